@@ -1,0 +1,43 @@
+# Everything goes into .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: train test test-slow check bench clean
+.DEFAULT_GOAL := train
+
+# Train ERSAC on DeepSea and leave a picture under runs/. More: make train ARGS="--depth 40 --seeds 8"
+train: $(VENV)/.run
+	$(BIN)/ersac train deep-sea $(ARGS)
+
+# The whole suite, types and style included. One test: make test ARGS="-k vtrace"
+test: $(VENV)/.dev check
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+# What takes longer than a commit should wait for.
+test-slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 -m slow --timeout 3600 $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.depth $(ARGS)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/.made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ersac needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@ $(VENV)/.run

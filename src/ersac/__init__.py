@@ -1,0 +1,19 @@
+"""Deep exploration by epistemic-risk-seeking policy optimisation, in JAX."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ersac.api import Result, train
+    from ersac.config import SettingsError
+
+__version__ = "0.1.0"
+__all__ = ["Result", "SettingsError", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `ersac --help` and a refused setting cost no import of jax."""
+    if name in __all__:
+        from ersac import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'ersac' has no attribute '{name}'")

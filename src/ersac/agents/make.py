@@ -1,0 +1,72 @@
+"""Settings to agents."""
+
+import optax
+
+from ersac import config, nets, rows
+from ersac import risk as risks
+from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
+from ersac.agents.base import Agent
+from ersac.envs.base import Env
+from ersac.risk import Risk
+from ersac.types import Array
+from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.counts import visit_counts
+from ersac.uncertainty.ensemble import reward_ensemble
+
+HEAD_GAIN = 0.01  # small, so that the first policy is uniform and the first values are zero
+
+
+def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Risk:
+    """The attitude to risk that some settings describe."""
+    match settings:
+        case config.Seeking(learn_tau=True):
+            return risks.seeking()
+        case config.Seeking():
+            return risks.frozen(risks.seeking())
+        case config.Neutral(alpha):
+            return risks.neutral(alpha)
+        case config.Optimist(mu, alpha):
+            return risks.optimist(mu, alpha)
+
+
+def make_uncertainty(settings: config.Ensemble | config.Counts, env: Env, width: int) -> Uncertainty:
+    """The estimator that some settings describe."""
+    match settings:
+        case config.Ensemble():
+            return reward_ensemble(env.n_states, env.n_actions, width, settings.members, settings.prior_scale, settings.sigma_scale)
+        case config.Counts():
+            return visit_counts(env.n_states, env.n_actions, settings.sigma_scale)
+
+
+def make_parts(settings: config.ActorCritic, env: Env) -> Parts:
+    """The networks, the estimator and the attitude to risk that some settings describe."""
+    torso = nets.row_torso(env.n_states, settings.hidden, row_scale=env.n_states**-0.5)
+    return Parts(
+        torso=torso,
+        policy=nets.row_head(env.n_states, torso.width, env.n_actions, HEAD_GAIN),
+        value=nets.row_head(env.n_states, torso.width, 1, HEAD_GAIN),
+        uncertainty=make_uncertainty(settings.uncertainty, env, torso.width),
+        risk=make_risk(settings.risk),
+    )
+
+
+def make_agent(settings: config.ActorCritic, env: Env) -> Agent:
+    """The agent that some settings describe, for an environment."""
+    match settings.risk:
+        case config.Seeking(tau0, tau_rate):
+            pass
+        case _:  # nothing depends on tau
+            tau0, tau_rate = 1.0, 0.0
+    return actor_critic(settings, make_parts(settings, env), make_optimisers(settings, tau_rate), tau0)
+
+
+def make_optimisers(settings: config.ActorCritic, tau_rate: float | Array) -> Optimisers:
+    """Adam for what states share; plain descent at a rate per visit for what is a state's own."""
+    own = {"policy": settings.policy_rate, "value": settings.value_rate}
+    rules = {name: {"own": rows.per_visit(rate, settings.rollout)} for name, rate in own.items()}
+    rules["torso"] = {"first": rows.adam(settings.learning_rate, settings.b1, settings.b2)}
+    if isinstance(settings.uncertainty, config.Ensemble):
+        rules["uncertainty"] = {"own": rows.per_visit(settings.uncertainty.reward_rate, settings.rollout)}
+    else:
+        rules["uncertainty"] = {}
+    return Optimisers(optax.adam(settings.learning_rate, settings.b1, settings.b2), optax.adam(tau_rate), rules)

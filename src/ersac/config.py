@@ -1,0 +1,289 @@
+"""Settings: frozen dataclasses, checked before jax is imported.
+
+Numbers of type float are traced, so a sweep over them compiles once; everything else is static. Every setting has one name,
+which is its option on the command line and its keyword in Python.
+"""
+
+import dataclasses
+import difflib
+import math
+import numbers
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; its text is one line that says what to change."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """The values a number may take, ends included unless `above`."""
+
+    low: float
+    high: float = math.inf
+    above: bool = False  # low itself is excluded
+
+    def __contains__(self, value: float) -> bool:
+        """Whether a number is inside; NaN and infinity never are."""
+        return math.isfinite(value) and (self.low < value if self.above else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        """As it reads after 'must be'."""
+        if self.high < math.inf:
+            return f"between {self.low:.10g} and {self.high:.10g}"
+        return f"above {self.low:.10g}" if self.above else f"at least {self.low:.10g}"
+
+
+Count = Annotated[int, Between(1)]
+Positive = Annotated[float, Between(0, above=True)]
+NonNegative = Annotated[float, Between(0)]
+Unit = Annotated[float, Between(0, 1)]
+Decay = Annotated[float, Between(0, 0.999999)]
+
+
+@dataclass(frozen=True)
+class DeepSea:
+    """DeepSea, exactly as bsuite has it."""
+
+    depth: Annotated[int, Between(1, 1000)] = 20
+    """Rows and columns of the grid; an episode has this many steps."""
+    stochastic: bool = False
+    """Right moves slip with probability 1 / depth, and the two end cells of the last row pay noise."""
+    mapping_seed: Annotated[int, Between(0, 2**32 - 1)] | None = None
+    """Seed of the map from actions to left and right; by default each run's own seed (bsuite's sweep uses 42)."""
+
+
+@dataclass(frozen=True)
+class Seeking:
+    """Epistemic risk-seeking: bonus sigma2 / (2 tau), entropy weight tau."""
+
+    tau0: Positive = 0.2
+    """Risk parameter at the start."""
+    tau_learning_rate: NonNegative = 4e-2
+    """Adam step of log tau, the game's second player."""
+    learn_tau: bool = True
+    """Play tau; without it tau stays at tau0."""
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """Risk-neutral: no bonus, a fixed entropy weight."""
+
+    alpha: NonNegative = 0.01
+    """Entropy weight."""
+
+
+@dataclass(frozen=True)
+class Optimist:
+    """Simple optimism: bonus mu sigma, a fixed entropy weight."""
+
+    mu: NonNegative = 1.0
+    """Weight of sigma in the reward."""
+    alpha: NonNegative = 0.01
+    """Entropy weight."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Reward heads with randomised priors; sigma2 is their variance."""
+
+    members: Annotated[int, Between(2, 1000)] = 10
+    """Reward heads."""
+    prior_scale: NonNegative = 0.1
+    """Standard deviation of a member's prior at a state it has never seen."""
+    sigma_scale: NonNegative = 1.0
+    """Factor on sigma."""
+    reward_rate: Unit = 0.05
+    """Share of its error that a member's own row corrects at each visit."""
+    noise_variance: NonNegative | None = None
+    """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Visit counts; sigma2 is sigma_scale^2 / n(s, a)."""
+
+    sigma_scale: NonNegative = 0.1
+    """Sigma of a pair tried once."""
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    """The actor-critic learner: what a rollout is, and how it is learned from."""
+
+    risk: Seeking | Neutral | Optimist = Seeking()
+    uncertainty: Ensemble | Counts = Ensemble()
+    rollout: Annotated[int, Between(1, 10_000)] = 50
+    """Steps between updates."""
+    gamma: Unit = 0.998
+    """Discount."""
+    lam: Annotated[Unit, tyro.conf.arg(name="lambda")] = 0.8
+    """TD(lambda) and V-trace mixing."""
+    hidden: tuple[Count, ...] = (64, 64)
+    """Widths of the layers; the first is a table of rows where observations are integers."""
+    learning_rate: NonNegative = 5e-4
+    """Adam step of what states share: the layers and the rows of the first one."""
+    b1: Decay = 0.9
+    """Adam's first decay."""
+    b2: Decay = 0.999
+    """Adam's second decay."""
+    policy_rate: NonNegative = 0.06
+    """Step per visit of a state's own logits, in units of the advantage over the entropy weight."""
+    value_rate: Unit = 0.15
+    """Share of its error that a state's own value corrects at each visit."""
+    advantage_limit: Positive = 10.0
+    """Advantages are clipped at this many entropy weights."""
+    value_weight: NonNegative = 0.5
+    """How hard the critic's loss pulls on the shared layers."""
+    reward_weight: NonNegative = 1.0
+    """How hard the reward heads' loss pulls on the shared layers: the auxiliary task."""
+
+
+ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
+UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "counts": Counts}
+
+
+@dataclass(frozen=True)
+class Run:
+    """How much is run, and where it goes."""
+
+    seeds: Annotated[int, Between(1, 10_000)] = 4
+    """How many seeds are trained side by side."""
+    seed: Annotated[int, Between(0, 2**31 - 1)] = 0
+    """The first seed; the others follow it."""
+    episodes: Annotated[int, Between(1)] = 100_000
+    """Episodes of each seed, at most."""
+    stop_when_solved: bool = True
+    """Stop early once every seed is solved (reliable: 80 of the last 100 episodes)."""
+    chunk: Annotated[int, Between(1, 100_000)] = 100
+    """Rollouts in one compiled call; between two calls progress is shown."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """Everything that decides a run's numbers."""
+
+    env: DeepSea = DeepSea()
+    agent: str = "ersac"
+    learner: ActorCritic = ActorCritic()
+    run: Run = Run()
+
+
+T = TypeVar("T")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean ersac?' where something close is known, else all that is."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+
+
+def pick(kind: str, word: str, known: dict[str, T]) -> T:
+    """Look a name up, or say which name was probably meant."""
+    if word not in known:
+        raise SettingsError(f"unknown {kind} '{word}'{nearest(word, known)}")
+    return known[word]
+
+
+def leaves(settings: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    """Every setting below a dataclass as (path, annotated type, value)."""
+    hints = typing.get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, (*prefix, field.name))
+        else:
+            yield (*prefix, field.name), hints[field.name], value
+
+
+def replace_at(settings: Any, path: tuple[str, ...], value: Any) -> Any:
+    """A copy of nested settings with one leaf changed."""
+    head, *rest = path
+    value = replace_at(getattr(settings, head), tuple(rest), value) if rest else value
+    return dataclasses.replace(settings, **{head: value})
+
+
+def override(settings: T, **changes: Any) -> T:
+    """A copy with settings changed by name, wherever they are nested; an unknown name is an error that names the nearest."""
+    paths = {path[-1]: path for path, _, _ in leaves(settings)}
+    for name, value in changes.items():
+        settings = replace_at(settings, pick("setting", name, paths), value)
+    return settings
+
+
+def floats(settings: Any) -> dict[str, float]:
+    """The numbers that are traced: every float by its dotted path."""
+    return {".".join(path): value for path, _, value in leaves(settings) if isinstance(value, float)}
+
+
+def with_floats(settings: T, values: dict[str, Any]) -> T:
+    """The settings with those numbers put back, be they tracers."""
+    for name, value in values.items():
+        settings = replace_at(settings, tuple(name.split(".")), value)
+    return settings
+
+
+def static(settings: T) -> T:
+    """What is left when the traced numbers are taken out: hashable, the same for all that share a compiled program."""
+    return with_floats(settings, dict.fromkeys(floats(settings), 0.0))
+
+
+def check(settings: T) -> T:
+    """The settings with their numbers converted, or a SettingsError that names the field, what it takes and the value."""
+    for path, hint, value in leaves(settings):
+        try:
+            settings = replace_at(settings, path, _converted(hint, value))
+        except ValueError:
+            raise SettingsError(f"{option(path[-1], hint)} must be {expected(hint)}, not {value!r}") from None
+    return settings
+
+
+def option(name: str, hint: Any = None) -> str:
+    """The name of a setting on the command line."""
+    for extra in getattr(hint, "__metadata__", ()):
+        name = getattr(extra, "name", None) or name
+    return "--" + name.replace("_", "-")
+
+
+def expected(hint: Any) -> str:
+    """What a setting takes, as it reads after 'must be'."""
+    match typing.get_origin(hint), typing.get_args(hint):
+        case types.UnionType | typing.Union, kinds:
+            return " or ".join("none" if kind is type(None) else expected(kind) for kind in kinds)
+        case origin, (kind, *_) if origin is tuple:
+            return f"one or more of: {expected(kind)}"
+        case origin, (kind, *extras) if origin is Annotated:
+            return " ".join([expected(kind), *(str(extra) for extra in extras if isinstance(extra, Between))])
+    return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "text")
+
+
+def _converted(hint: Any, value: Any) -> Any:
+    """The value as the type asks for it; ValueError where it does not fit."""
+    match typing.get_origin(hint), typing.get_args(hint):
+        case types.UnionType | typing.Union, kinds:
+            return None if value is None else _converted(next(kind for kind in kinds if kind is not type(None)), value)
+        case origin, (kind, *_) if origin is tuple:
+            if isinstance(value, str) or not isinstance(value, Iterable) or not (items := tuple(value)):
+                raise ValueError(value)
+            return tuple(_converted(kind, item) for item in items)
+        case origin, (kind, *extras) if origin is Annotated:
+            value = _converted(kind, value)
+            if any(isinstance(extra, Between) and value not in extra for extra in extras):
+                raise ValueError(value)
+            return value
+    if hint is bool or isinstance(value, bool):
+        fits = hint is bool and isinstance(value, bool)
+    elif hint in (int, float):
+        fits = isinstance(value, numbers.Real) and (hint is float or value == math.floor(value))
+    else:
+        fits = isinstance(value, hint)
+    if not fits:
+        raise ValueError(value)
+    return hint(value) if hint in (int, float) else value

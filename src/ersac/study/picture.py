@@ -1,0 +1,70 @@
+"""A run as one picture: how each seed learned, and how the frontier moved to the corner of the sea."""
+
+import io
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from ersac.study.records import Moment, SeedFacts
+from ersac.study.verdicts import RELIABLE_WINDOW
+
+POINTS = 1000  # of a curve: more than a picture can show
+
+
+def draw(title: str, caption: str, seeds: list[SeedFacts], moments: list[Moment]) -> Figure:
+    """The learning curve of every seed beside maps of visits and sigma at two moments."""
+    figure = Figure(figsize=(13, 5.6), layout="constrained")
+    curves, maps = figure.subfigures(1, 2, width_ratios=(1.15, 1), squeeze=False)[0]
+    learning_curves(curves.subplots(), seeds)
+    if moments:
+        axes = maps.subplots(2, len(moments), squeeze=False)
+        for column, moment in enumerate(moments):
+            visits_map(axes[0, column], moment)
+            sigma_map(axes[1, column], moment, top=max(float(m.sigma.max()) for m in moments))
+    figure.suptitle(title)
+    figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
+    return figure
+
+
+def learning_curves(axes: Axes, seeds: list[SeedFacts]) -> None:
+    """Share of the last 100 episodes that reached the goal, a line a seed."""
+    for facts in seeds:
+        total = np.concatenate([[0], np.cumsum(facts.goals)])
+        episode = np.unique(np.linspace(1, len(facts.goals), POINTS).astype(int))
+        start = np.maximum(0, episode - RELIABLE_WINDOW)
+        axes.plot(episode, (total[episode] - total[start]) / (episode - start), lw=1.2, label=f"seed {facts.seed}")
+    axes.axhline(0.8, color="0.6", lw=0.8, ls="--")
+    axes.set(xlabel="episode", ylabel=f"share of the last {RELIABLE_WINDOW} that reached the goal", ylim=(-0.02, 1.02))
+    if len(seeds) <= 10:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def visits_map(axes: Axes, moment: Moment) -> None:
+    """How often each cell was visited, on a logarithmic scale; never is white."""
+    seen = np.ma.masked_equal(moment.visits, 0)
+    image = axes.imshow(seen, norm=LogNorm(1, max(2, int(moment.visits.max()))), cmap="viridis", interpolation="nearest")
+    _frame(axes, f"visits by episode {moment.episode:,}")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def sigma_map(axes: Axes, moment: Moment, top: float) -> None:
+    """How unsure the agent is of each cell it can stand in."""
+    reachable = np.tril(np.ones_like(moment.sigma, bool))
+    image = axes.imshow(np.ma.masked_where(~reachable, moment.sigma), vmin=0, vmax=top or 1, cmap="magma", interpolation="nearest")
+    _frame(axes, "sigma")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def as_png(figure: Figure) -> bytes:
+    """The picture as a file's bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
+
+
+def _frame(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.set_xticks([])
+    axes.set_yticks([])

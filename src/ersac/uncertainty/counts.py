@@ -1,0 +1,25 @@
+"""Visit counts: the uncertainty of the theory, `sigma^2 / n(s, a)` [l-opt-regret]."""
+
+import numpy as np
+from jax import numpy as jnp
+
+from ersac.types import Array, Params, Rng, Trajectory, Tree
+from ersac.uncertainty.base import Uncertainty
+
+
+def visit_counts(n_states: int, n_actions: int, sigma_scale: float | Array) -> Uncertainty:
+    """`sigma_scale^2 / n(s, a)` where a pair that was never tried counts as tried once."""
+
+    def init(rng: Rng) -> tuple[Params, Tree]:
+        return Params({}, {}), np.zeros((n_states, n_actions), np.float32)
+
+    def sigma2(params: Params, count: Tree, obs: Array, features: Array, action: Array) -> Array:
+        return sigma_scale**2 / jnp.maximum(1.0, count[obs, action])
+
+    def loss(params: Params, count: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
+        return jnp.zeros_like(t.reward)
+
+    def observe(count: Tree, t: Trajectory) -> Tree:
+        return count.at[t.obs[..., :-1], t.action].add(t.mask.astype(count.dtype))
+
+    return Uncertainty(init, sigma2, loss, observe)

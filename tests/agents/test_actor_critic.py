@@ -1,0 +1,92 @@
+"""The learner's own promises; that it climbs the game's gradient is tests/test_gradient.py."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from ersac import config
+from ersac.agents import actor_critic as ac
+from ersac.agents.make import make_agent, make_optimisers, make_parts
+from ersac.agents.presets import PRESETS
+from ersac.envs.deep_sea import deep_sea
+from ersac.types import Params, Trajectory
+
+ENV = deep_sea(6)
+
+
+def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> Trajectory:
+    rng = np.random.default_rng(seed)
+    shape = (rollouts, steps)
+    return Trajectory(
+        jnp.asarray(rng.integers(0, ENV.n_states, (rollouts, steps + 1))),
+        jnp.asarray(rng.integers(0, 2, shape)),
+        jnp.asarray(rng.normal(size=shape), jnp.float32),
+        jnp.asarray(rng.random(shape) > 0.2, jnp.float32),
+        jnp.asarray(rng.random(shape) > 0.1, jnp.float32),
+        jnp.asarray(np.log(rng.uniform(0.2, 0.9, shape)), jnp.float32),
+        jnp.zeros((*shape, members)),
+    )
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_tau_moves_only_where_the_game_has_a_second_player(name):
+    agent = make_agent(PRESETS[name], ENV)
+    learner = agent.init(np.random.default_rng(0))
+    after, priority, metrics = jax.jit(agent.update)(learner, batch(0))
+    assert (after.log_tau != learner.log_tau) == (name == "ersac")
+    assert priority.shape == (3,)
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_the_policy_is_sampled_as_it_says():
+    agent = make_agent(config.override(PRESETS["ersac"], policy_rate=3.0), ENV)
+    learner, _, _ = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(1))
+    uniform = (jnp.arange(10_000) + 0.5) / 10_000
+    every = jax.jit(jax.vmap(lambda obs: jax.vmap(lambda u: agent.act(learner, (), obs, u))(uniform)))
+    action, log_mu = every(jnp.arange(12))
+    share = np.asarray(action).mean(axis=1)
+    assert share.std() > 0.05
+    for obs in range(12):
+        for a in (0, 1):
+            chosen = np.asarray(action[obs]) == a
+            np.testing.assert_allclose(np.exp(np.asarray(log_mu[obs])[chosen]), chosen.mean(), atol=2e-4)
+
+
+def test_masked_steps_teach_nothing(float64):
+    settings = config.check(config.override(PRESETS["ersac"], rollout=6, hidden=(4, 4)))
+    parts = make_parts(settings, ENV)
+    learner = ac.init(settings, parts, make_optimisers(settings, 0.0), 0.1, np.random.default_rng(0))
+    t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
+    t = t._replace(mask=jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
+
+    def gradient(t):
+        rows = jax.tree.map(lambda table: table[t.obs], learner.params.rows)
+        one = lambda dense, log_tau: ac.loss(settings, parts, Params(dense, rows), log_tau, learner.memory, t)[0]
+        return jax.tree.leaves(jax.jit(jax.grad(one, (0, 1)))(learner.params.dense, learner.log_tau))
+
+    other = t._replace(reward=t.reward.at[2].set(99.0), action=t.action.at[2].set(1 - t.action[2]), log_mu=t.log_mu.at[2].add(-0.3))
+    for a, b in zip(gradient(t), gradient(other), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else():
+    torso = lambda **changes: gradients(**changes)["torso"]
+    value = lambda **changes: gradients(**changes)["value"]
+    none = torso(value_weight=0.0, reward_weight=0.0)
+    once, twice = torso(value_weight=1.0, reward_weight=0.0), torso(value_weight=2.0, reward_weight=0.0)
+    for a, b, c in zip(*map(jax.tree.leaves, (none, once, twice)), strict=True):
+        np.testing.assert_allclose(c - a, 2 * (b - a), rtol=1e-3, atol=1e-3)
+    for a, b in zip(*map(jax.tree.leaves, (value(value_weight=0.0), value(value_weight=2.0))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def gradients(**changes):
+    settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4), **changes))
+    parts = make_parts(settings, ENV)
+    learner = ac.init(settings, parts, make_optimisers(settings, 0.0), 0.5, np.random.default_rng(3))
+    t = jax.tree.map(lambda x: x[0], batch(4, 1))
+    rows = jax.tree.map(lambda table: table[t.obs], learner.params.rows)
+    return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), learner.log_tau, learner.memory, t)[0]))(
+        learner.params.dense
+    )

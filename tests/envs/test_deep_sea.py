@@ -1,0 +1,112 @@
+"""DeepSea is bsuite's DeepSea: the package itself is the oracle."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from ersac.envs.deep_sea import action_map, deep_sea
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from bsuite.environments.deep_sea import DeepSea as BsuiteDeepSea
+
+STEPS = 10_000
+
+
+def play(env, world, actions, key):
+    """Step our environment through a list of actions, starting anew where an episode ends."""
+
+    def step(state, x):
+        action, key = x
+        obs = env.observe(world, state)
+        answer = env.step(world, state, action, key)
+        ended = answer.discount == 0
+        state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), env.reset(world, key), answer.state)
+        return state, (obs, answer.reward, ended, answer.goal)
+
+    return jax.jit(lambda: jax.lax.scan(step, env.reset(world, key), (actions, jax.random.split(key, len(actions))))[1])()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7, 20, 50])
+def test_ten_thousand_random_steps_are_bsuites(depth):
+    oracle = BsuiteDeepSea(depth, mapping_seed=depth + 3, seed=0)
+    env = deep_sea(depth, mapping_seed=depth + 3)
+    # Half the episodes follow the path to the treasure for a while, so that its end is seen as well.
+    rng = np.random.default_rng(depth)
+    actions, obs, rewards, ended, goals = [], [], [], [], []
+    step = oracle.reset()
+    helped = False
+    for _ in range(STEPS):
+        if step.last():
+            step = oracle.reset()
+        row, column = np.argwhere(step.observation)[0]
+        if row == 0:
+            helped = rng.random() < 0.5
+        right = oracle._action_mapping[row, column]
+        action = int(right) if helped and rng.random() < 0.98 else int(rng.integers(2))
+        bad_before = oracle.bsuite_info()["total_bad_episodes"]
+        step = oracle.step(action)
+        actions.append(action)
+        obs.append(row * depth + column)
+        rewards.append(step.reward)
+        ended.append(step.last())
+        goals.append(step.last() and oracle.bsuite_info()["total_bad_episodes"] == bad_before)
+    ours = play(env, jnp.asarray(env.world(0)), jnp.asarray(actions), jax.random.key(0))
+    np.testing.assert_array_equal(ours[0], obs)
+    np.testing.assert_allclose(ours[1], rewards, atol=1e-6)
+    np.testing.assert_array_equal(ours[2], ended)
+    np.testing.assert_array_equal(ours[3], goals)
+    assert sum(goals) > 0
+    assert np.array_equal(goals, np.asarray(rewards) > 0.5)  # in the deterministic sea a goal is a treasure
+
+
+def test_the_action_map_is_bsuites_sweep():
+    np.testing.assert_array_equal(action_map(20, 42), BsuiteDeepSea(20, mapping_seed=42)._action_mapping)
+
+
+def test_a_run_has_its_own_map_unless_asked():
+    assert not np.array_equal(deep_sea(9).world(0), deep_sea(9).world(1))
+    np.testing.assert_array_equal(deep_sea(9, mapping_seed=42).world(0), deep_sea(9, mapping_seed=42).world(1))
+
+
+@pytest.mark.parametrize("depth", [1, 30])
+def test_the_optimal_return(depth):
+    env = deep_sea(depth)
+    world = jnp.asarray(env.world(5))
+    actions = jnp.asarray([world[i, i] for i in range(depth)])
+    _, reward, ended, goal = play(env, world, actions, jax.random.key(0))
+    assert float(reward.sum()) == pytest.approx(0.99, abs=1e-5)
+    assert bool(ended[-1])
+    assert bool(goal[-1])
+
+
+def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
+    depth, episodes = 5, 4000
+    env = deep_sea(depth, stochastic=True)
+    world = jnp.asarray(env.world(5))
+    keys = jax.random.split(jax.random.key(1), episodes)
+
+    def episode(key):
+        """Always right: the last column reached shows the slips, the last reward the noise."""
+
+        def step(state, key):
+            answer = env.step(world, state, world[state.row, state.column], key)
+            return answer.state, (state.column, answer.reward, answer.goal)
+
+        return jax.lax.scan(step, env.reset(world, key), jax.random.split(key, depth))[1]
+
+    columns, rewards, goals = map(np.asarray, jax.jit(jax.vmap(episode))(keys))
+    assert goals[:, -1].all()  # a slip is not a mistake
+    stays = np.diff(columns, axis=1) == 0
+    tolerance = lambda p, n: 4.5 * np.sqrt(p * (1 - p) / n)
+    assert abs(stays.mean() - 1 / depth) < tolerance(1 / depth, stays.size)
+    at_corner = columns[:, -1] == depth - 1
+    assert abs(at_corner.mean() - (1 - 1 / depth) ** (depth - 1)) < tolerance(0.4096, episodes)
+    noise = rewards[at_corner, -1] - (1 - 0.01 / depth)
+    assert abs(noise.mean()) < 4.5 / np.sqrt(len(noise))
+    assert abs(noise.var() - 1) < 4.5 * np.sqrt(2 / len(noise))
+    between = (columns[:, -1] > 0) & ~at_corner  # the other end cell, column 0, is noisy too
+    np.testing.assert_allclose(rewards[between, -1], -0.01 / depth, atol=1e-6)

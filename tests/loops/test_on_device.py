@@ -1,0 +1,76 @@
+"""The loop: a run is the same however it is cut, and every seed is its own."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from ersac import api
+from ersac.loops import on_device
+
+
+def settings(**changes):
+    return api.make_settings("deep-sea", **({"depth": 7, "seeds": 3, "chunk": 6, "rollout": 20, "hidden": (8, 8)} | changes))
+
+
+def chunks(number: int, **changes):
+    return list(itertools.islice(on_device.run(on_device.prepare(settings(**changes))), number))
+
+
+def same(a, b):
+    raw = lambda tree: [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return all(np.array_equal(x, y) for x, y in zip(raw(a), raw(b), strict=True))
+
+
+def test_two_short_chunks_are_one_long_one_bit_for_bit():
+    short, long = chunks(2, chunk=3), chunks(1, chunk=6)
+    assert same(short[-1].carry, long[-1].carry)
+    joined = np.concatenate([chunk.facts.episode_return for chunk in short], axis=1)
+    np.testing.assert_array_equal(joined, long[0].facts.episode_return)
+
+
+def test_the_same_settings_give_the_same_bits_and_seeds_differ():
+    first, again = chunks(1)[0], chunks(1)[0]
+    assert same(first.carry, again.carry)
+    returns = [first.facts.episode_return[i].tobytes() for i in range(3)]
+    assert len(set(returns)) == 3
+
+
+def test_a_seed_is_the_same_run_whatever_stands_beside_it():
+    together, alone = chunks(1, seed=5)[0], chunks(1, seed=6, seeds=1)[0]
+    np.testing.assert_array_equal(together.facts.goal[1], alone.facts.goal[0])
+    np.testing.assert_allclose(together.facts.episode_return[1], alone.facts.episode_return[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 7, 30])  # shorter than, not dividing, and longer than a rollout
+def test_facts_add_up(depth):
+    got = chunks(3, depth=depth)
+    steps = 3 * 6 * 20
+    visits = np.asarray(got[-1].carry.visits).reshape(3, depth, depth)
+    np.testing.assert_array_equal(visits.sum(axis=(1, 2)), steps)
+    assert not np.triu(visits, 1).any()  # nobody is ever right of the diagonal
+    ended = np.concatenate([chunk.facts.ended for chunk in got], axis=1).reshape(3, steps)
+    np.testing.assert_array_equal(np.flatnonzero(ended[0]), np.arange(depth - 1, steps, depth))
+    returns = np.concatenate([chunk.facts.episode_return for chunk in got], axis=1).reshape(3, steps)[ended]
+    goals = np.concatenate([chunk.facts.goal for chunk in got], axis=1).reshape(3, steps)[ended]
+    np.testing.assert_array_equal(goals, returns > 0.5)
+    assert returns.min() >= -0.01 - 1e-6
+
+
+def test_numbers_seeds_and_budgets_share_one_compiled_program():
+    on_device.prepare(settings())
+    misses = on_device._compiled.cache_info().misses
+    for changes in ({"gamma": 0.9}, {"tau0": 0.3, "prior_scale": 0.2}, {"seed": 17}, {"episodes": 77}):
+        on_device.prepare(settings(**changes))
+    assert on_device._compiled.cache_info().misses == misses
+    on_device.prepare(settings(members=4))
+    assert on_device._compiled.cache_info().misses == misses + 1
+
+
+def test_a_sigma_map_covers_the_sea():
+    got = chunks(1)[0]
+    sigma = on_device.sigma_map(settings(), on_device.first_seed(got.carry).learner)
+    assert sigma.shape == (49,)
+    assert np.all(sigma > 0)
+    assert sigma[0] < np.median(sigma)  # the start is the best known of all

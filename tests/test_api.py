@@ -1,0 +1,65 @@
+"""`import ersac`: the same settings, the same facts."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ersac
+from ersac import api
+from ersac.study import records
+
+SMALL = {"depth": 6, "seeds": 2, "episodes": 300, "chunk": 10, "hidden": (8, 8), "show": False}
+
+
+def test_train_returns_what_it_writes(tmp_path):
+    result = ersac.train("deep-sea", agent="ersac", out=tmp_path / "run", stop_when_solved=False, **SMALL)
+    assert [len(facts.goals) for facts in result.seeds] == [300, 300]  # the budget, not the end of the last chunk
+    seeds, metrics, moments = records.read_facts(tmp_path / "run")
+    for told, kept in zip(result.seeds, seeds, strict=True):
+        np.testing.assert_array_equal(told.goals, kept.goals)
+        np.testing.assert_array_equal(told.returns, kept.returns)
+    np.testing.assert_array_equal(result.metrics.tau, metrics.tau)
+    np.testing.assert_array_equal(result.moments[-1].sigma, moments[-1].sigma)
+    with pytest.raises(ersac.SettingsError, match="already holds something"):
+        ersac.train("deep-sea", out=tmp_path / "run", **SMALL)
+
+
+def test_the_recorders_verdict_is_the_rules(monkeypatch):
+    settings = api.make_settings(depth=5, seeds=1, episodes=2000)
+    rng = np.random.default_rng(0)
+    goals = rng.random(2000) < np.linspace(0.2, 1.2, 2000)
+    recorder = api.Recorder(settings)
+    for part in np.split(goals, [3, 50, 51, 700, 1100]):
+        recorder._judge(0, part)
+        recorder.episodes[0] += len(part)
+    from ersac.study.verdicts import solved_reliable
+
+    assert recorder.solved[0] == solved_reliable(goals)
+
+
+def test_moments_stay_few_and_spread():
+    recorder = api.Recorder(api.make_settings(depth=2, seeds=1))
+    for chunk in range(1, 1000):
+        recorder.chunks, recorder.episodes[0] = chunk, chunk
+        if recorder.wants_moment():
+            recorder.add_moment(np.eye(2), np.eye(2))
+    kept = [moment.episode for moment in recorder.moments]
+    assert api.MOMENTS / 2 <= len(kept) <= api.MOMENTS
+    assert len(set(np.diff(kept))) == 1
+
+
+def test_importing_ersac_does_not_import_jax():
+    code = "import sys, ersac, ersac.cli, ersac.api; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("uncertainty", ["ensemble", "counts"])
+@pytest.mark.parametrize("agent", ["ersac", "vanilla", "optimism"])
+def test_every_agent_runs_with_every_uncertainty(agent, uncertainty):
+    result = ersac.train("deep-sea", agent=agent, uncertainty=uncertainty, **SMALL)
+    assert np.isfinite(result.metrics.entropy).all()
+    assert result.summary()["agent"] == agent
+    moved = not np.allclose(result.metrics.tau[:, 0], result.metrics.tau[:, -1])
+    assert moved == (agent == "ersac")

@@ -1,0 +1,93 @@
+"""The command line from outside: what it prints, what it leaves, how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ersac.study import records
+
+
+def ersac(*argv: str, cwd: Path, code: str = "from ersac.cli import main; main()") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *argv], cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+
+
+# An import of jax under this command line would be a traceback, and so a failure.
+WITHOUT_JAX = "import sys; sys.modules['jax'] = None; from ersac.cli import main; main()"
+BAD = [
+    (("train", "deep-sea", "--depth", "0"), "--depth must be a whole number between 1 and 1000, not 0"),
+    (("train", "deep-sea", "--depth", "-3"), "--depth must be a whole number between 1 and 1000, not -3"),
+    (("train", "deep-sea", "--depth", "deep"), "--depth must be a whole number between 1 and 1000, not 'deep'"),
+    (("train", "deep-sea", "--depth=deep"), "not 'deep'"),
+    (("train", "deep-sea", "--agent", "ersca"), "unknown agent 'ersca'; did you mean ersac?"),
+    (("train", "deep-sea", "--lambda", "1.5"), "--lambda must be a number between 0 and 1, not 1.5"),
+    (("train", "deep-sea", "--seeds", "-2"), "--seeds must be a whole number between 1 and 10000, not -2"),
+    (("train", "deep-sea", "--hidden", "64", "x"), "--hidden must be one or more of"),
+    (("train", "deep-sea", "--dept", "5"), "did you mean --depth?"),
+    (("train", "deep-sea", "--agent", "vanilla", "--tau0", "1"), "unknown option --tau0 of agent vanilla"),
+    (("train", "deep-sea", "--uncertainty", "count"), "did you mean counts?"),
+    (("train", "deep-sea", "surplus"), "surplus"),
+    (("train", "deepsea"), "did you mean deep-sea?"),
+    (("trian", "deep-sea"), "did you mean train?"),
+    (("train", "deep-sea", "--out", "taken"), "already holds something"),
+    (("train", "deep-sea", "--out", "taken/run.txt"), "already holds something"),
+]
+
+
+@pytest.mark.parametrize(("argv", "words"), BAD, ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+def test_bad_input_is_one_line_and_exit_code_2_before_jax(tmp_path, argv, words):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "run.txt").write_text("precious")
+    done = ersac(*argv, cwd=tmp_path, code=WITHOUT_JAX)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("ersac: ")
+    assert words in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["taken", "run.txt"]
+    assert (tmp_path / "taken" / "run.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("argv", [(), ("--help",), ("train",), ("train", "deep-sea", "--help"), ("--version",)])
+def test_help_needs_no_jax(tmp_path, argv):
+    done = ersac(*argv, cwd=tmp_path, code=WITHOUT_JAX)
+    assert done.returncode == 0, done.stderr
+    assert "ersac" in done.stdout
+
+
+def test_help_explains_every_setting(tmp_path):
+    text = ersac("train", "deep-sea", "--help", cwd=tmp_path, code=WITHOUT_JAX).stdout
+    for option in ("--depth", "--gamma", "--lambda", "--tau0", "--prior-scale", "--rollout", "--no-stop-when-solved", "--json", "--out"):
+        assert option in text
+
+
+def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path):
+    done = ersac("train", "deep-sea", "--depth", "20", "--seeds", "4", "--seed", "1000", "--episodes", "5000", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    told = json.loads(last)
+    assert lines[0].startswith("episode ")
+    assert {"agent", "env", "depth", "seeds", "episodes", "steps", "steps_per_second", "compile_seconds", "wall_seconds"} <= set(told)
+    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == ("ersac", "deep-sea", 20, 4)
+    assert all(solved is not None and solved <= 5000 for solved in told["solved_reliable"])
+    assert told["solved_reliable"] == [row["solved_reliable"] for row in told["per_seed"]]
+    assert told["episodes"] < 5000  # it stopped when all were solved
+
+    directory = tmp_path / told["out"]
+    seeds, metrics, moments = records.read_facts(directory)
+    assert [facts.seed for facts in seeds] == [1000, 1001, 1002, 1003]
+    assert int(np.argmax(seeds[0].goals)) + 1 == told["first_goal"][0]
+    np.testing.assert_array_equal(seeds[0].goals, seeds[0].returns > 0.5)
+    assert metrics.tau.shape == (4, len(metrics.step))
+    assert [moment.visits.shape for moment in moments] == [(20, 20)] * 2
+    assert moments[-1].visits[19, 19] > moments[0].visits[19, 19]  # the frontier reached the corner
+    assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
+    settings = json.loads((directory / "settings.json").read_text())
+    assert settings["learner"]["risk"]["kind"] == "Seeking"
+    assert json.loads((directory / "fingerprint.json").read_text())["packages"]["jax"]
+
+    again = ersac("train", "deep-sea", "--out", told["out"], cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (2, "")

@@ -1,0 +1,76 @@
+"""Settings: one name each, checked, and split into what is traced and what is not."""
+
+import dataclasses
+import math
+
+import pytest
+
+from ersac import api, config
+from ersac.agents.presets import PRESETS
+from ersac.config import SettingsError
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_name_means_two_things(name):
+    names = [path[-1] for path, _, _ in config.leaves(config.Train(learner=PRESETS[name], agent=name))]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_pass_their_own_check(name):
+    assert config.check(PRESETS[name]) == PRESETS[name]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"depth": 0}, "--depth must be a whole number between 1 and 1000, not 0"),
+        ({"depth": -3}, "not -3"),
+        ({"depth": "deep"}, "not 'deep'"),
+        ({"depth": 2.5}, "whole number"),
+        ({"depth": True}, "whole number"),
+        ({"lam": 1.5}, "--lambda must be a number between 0 and 1, not 1.5"),
+        ({"lambda": 1.5}, "--lambda"),
+        ({"gamma": math.nan}, "--gamma"),
+        ({"tau0": 0}, "above 0"),
+        ({"seeds": -1}, "--seeds"),
+        ({"hidden": ()}, "--hidden"),
+        ({"hidden": (64, 0)}, "--hidden"),
+        ({"mapping_seed": -1}, "--mapping-seed"),
+        ({"stop_when_solved": "yes"}, "True or False"),
+        ({"agent": "ersca"}, "unknown agent 'ersca'; did you mean ersac?"),
+        ({"env": "deepsea"}, "did you mean deep-sea?"),
+        ({"uncertainty": "count"}, "did you mean counts?"),
+        ({"gama": 0.9}, "unknown setting 'gama'; did you mean gamma?"),
+        ({"agent": "vanilla", "tau0": 0.1}, "unknown setting 'tau0'"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(changes, words):
+    with pytest.raises(SettingsError) as error:
+        api.make_settings(**changes)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_are_converted():
+    settings = api.make_settings(depth=30.0, gamma=1, hidden=[32])
+    assert settings.env.depth == 30
+    assert type(settings.env.depth) is int
+    assert type(settings.learner.gamma) is float
+    assert settings.learner.hidden == (32,)
+
+
+def test_floats_are_split_off_and_put_back():
+    settings = api.make_settings(gamma=0.9, tau0=0.3)
+    floats = config.floats(settings)
+    assert floats["learner.gamma"] == 0.9
+    assert floats["learner.risk.tau0"] == 0.3
+    assert config.with_floats(config.static(settings), floats) == settings
+    other = api.make_settings(gamma=0.8, tau0=0.1)
+    assert repr(config.static(settings)) == repr(config.static(other))
+    assert repr(config.static(settings)) != repr(config.static(api.make_settings(depth=21)))
+
+
+def test_settings_cannot_be_changed_behind_ones_back():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PRESETS["ersac"].gamma = 0.5  # type: ignore[misc]
