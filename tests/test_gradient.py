@@ -78,11 +78,12 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     mdp, everywhere = draw(seed), jnp.arange(STATES)
     s = config.override(learner_settings, lam=lam)
     parts = make_parts(s, Spec())
-    learner = ac.init(s, parts, make_optimisers(s, 0.0), 0.3, np.random.default_rng(seed))
+    optimisers = make_optimisers(s, parts, 0.0)
+    learner = ac.init(s, parts, optimisers, 0.3, np.random.default_rng(seed))
     learner = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), learner)
     rng = np.random.default_rng(seed + 1)
     stir = lambda x: x + 0.5 * rng.normal(size=x.shape)
-    dense, tables = jax.tree.map(stir, learner.params)
+    dense, tables = jax.tree.map(stir, Params(learner.params.dense, optimisers.rows.unpack(learner.params.rows)))
     log_tau, memory = learner.log_tau, learner.memory
 
     def objective(dense, tables, log_tau):

@@ -24,6 +24,7 @@ class Torso(NamedTuple):
     init: Callable[[Rng], Params]
     apply: Callable[[Tree, Tree, Array], Array]  # dense, rows, obs -> features [..., width]
     width: int
+    rows: dict[str, int]  # the tables it has, by name, and their widths
 
 
 class Head(NamedTuple):
@@ -31,6 +32,7 @@ class Head(NamedTuple):
 
     init: Callable[[Rng], Params]
     apply: Callable[[Tree, Tree, Array], Array]  # dense, rows, features -> [..., n_out]
+    rows: dict[str, int]  # the tables it has, by name, and their widths
 
 
 def normal(rng: Rng, shape: tuple[int, ...], scale: float) -> np.ndarray:
@@ -65,7 +67,7 @@ def row_torso(n_states: int, hidden: Sequence[int], row_scale: float) -> Torso:
             x = jax.nn.relu(net.apply(params, x))
         return x
 
-    return Torso(init, apply, hidden[-1])
+    return Torso(init, apply, hidden[-1], {"first": hidden[0]})
 
 
 def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
@@ -78,6 +80,7 @@ def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
     return Head(
         lambda rng: Params(net.init(rng), {"own": np.zeros((n_states, n_out), np.float32)}),
         lambda dense, rows, features: net.apply(dense, features) + rows["own"],
+        {"own": n_out},
     )
 
 

@@ -56,12 +56,13 @@ def test_the_policy_is_sampled_as_it_says():
 def test_masked_steps_teach_nothing(float64):
     settings = config.check(config.override(PRESETS["ersac"], rollout=6, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
-    learner = ac.init(settings, parts, make_optimisers(settings, 0.0), 0.1, np.random.default_rng(0))
+    optimisers = make_optimisers(settings, parts, 0.0)
+    learner = ac.init(settings, parts, optimisers, 0.1, np.random.default_rng(0))
     t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
     t = t._replace(mask=jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
 
     def gradient(t):
-        rows = jax.tree.map(lambda table: table[t.obs], learner.params.rows)
+        rows = optimisers.rows.look_up(learner.params.rows, t.obs)
         one = lambda dense, log_tau: ac.loss(settings, parts, Params(dense, rows), log_tau, learner.memory, t)[0]
         return jax.tree.leaves(jax.jit(jax.grad(one, (0, 1)))(learner.params.dense, learner.log_tau))
 
@@ -84,9 +85,10 @@ def test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else
 def gradients(**changes):
     settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4), **changes))
     parts = make_parts(settings, ENV)
-    learner = ac.init(settings, parts, make_optimisers(settings, 0.0), 0.5, np.random.default_rng(3))
+    optimisers = make_optimisers(settings, parts, 0.0)
+    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1))
-    rows = jax.tree.map(lambda table: table[t.obs], learner.params.rows)
+    rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), learner.log_tau, learner.memory, t)[0]))(
         learner.params.dense
     )

@@ -1,26 +1,35 @@
 """What an estimator promises: a variance, no gradient, and a prior that no optimiser moves."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, rows
+from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.make import make_optimisers, make_parts
 from ersac.envs.deep_sea import deep_sea
+from ersac.rows import Store
 from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
 STEPS = 8
 
 
+class Made(NamedTuple):
+    parts: ac.Parts
+    store: Store
+
+
 def agent(uncertainty, **changes):
     settings = config.replace_at(config.ActorCritic(rollout=STEPS, hidden=(8, 8)), ("uncertainty",), uncertainty)
     settings = config.check(config.override(settings, **changes))
-    parts, optimisers = make_parts(settings, ENV), make_optimisers(settings, 0.0)
+    parts = make_parts(settings, ENV)
+    optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init(settings, parts, optimisers, 0.1, np.random.default_rng(0))
-    return parts, learner, jax.jit(lambda learner, batch: ac.update(settings, parts, optimisers, learner, batch)[0])
+    return Made(parts, optimisers.rows), learner, jax.jit(lambda learner, batch: ac.update(settings, parts, optimisers, learner, batch)[0])
 
 
 def trajectory(obs, action, reward=0.25, members=10) -> Trajectory:
@@ -32,39 +41,39 @@ def trajectory(obs, action, reward=0.25, members=10) -> Trajectory:
     return jax.tree.map(lambda x: x[None], t)
 
 
-def sigma2(parts, learner, obs, action):
-    obs, action = jnp.asarray(obs), jnp.asarray(action)
-    looked_up = rows.gather(learner.params.rows, obs)
+def sigma2(made, learner, obs, action):
+    parts, obs, action = made.parts, jnp.asarray(obs), jnp.asarray(action)
+    looked_up = made.store.look_up(learner.params.rows, obs)
     features = parts.torso.apply(learner.params.dense["torso"], looked_up["torso"], obs)
     heads = Params(learner.params.dense["uncertainty"], looked_up["uncertainty"])
     return np.asarray(parts.uncertainty.sigma2(heads, learner.memory, obs, features, action))
 
 
 def test_at_the_start_sigma2_is_the_priors_variance():
-    parts, learner, _ = agent(config.Ensemble(members=200, prior_scale=0.3))
-    everywhere = sigma2(parts, learner, jnp.repeat(jnp.arange(36), 2), jnp.tile(jnp.arange(2), 36))
+    made, learner, _ = agent(config.Ensemble(members=200, prior_scale=0.3))
+    everywhere = sigma2(made, learner, jnp.repeat(jnp.arange(36), 2), jnp.tile(jnp.arange(2), 36))
     assert everywhere.mean() == pytest.approx(0.3**2, rel=4.5 * np.sqrt(2 / (72 * 199)))
 
 
 def test_each_visit_shrinks_sigma_by_the_rate_and_other_pairs_keep_theirs():
     rate = 0.1
-    parts, learner, update = agent(config.Ensemble(reward_rate=rate), learning_rate=0.0)
+    made, learner, update = agent(config.Ensemble(reward_rate=rate), learning_rate=0.0)
     obs, action = np.arange(STEPS + 1), np.zeros(STEPS, int)
-    before, other = sigma2(parts, learner, obs[:-1], action), sigma2(parts, learner, obs[:-1], 1 - action)
+    before, other = sigma2(made, learner, obs[:-1], action), sigma2(made, learner, obs[:-1], 1 - action)
     for visits in range(1, 6):
         learner = update(learner, trajectory(obs, action))
-        np.testing.assert_allclose(sigma2(parts, learner, obs[:-1], action), before * (1 - rate) ** (2 * visits), rtol=1e-4)
-    np.testing.assert_allclose(sigma2(parts, learner, obs[:-1], 1 - action), other, rtol=1e-5)
+        np.testing.assert_allclose(sigma2(made, learner, obs[:-1], action), before * (1 - rate) ** (2 * visits), rtol=1e-4)
+    np.testing.assert_allclose(sigma2(made, learner, obs[:-1], 1 - action), other, rtol=1e-5)
 
 
 def test_members_come_to_agree_though_their_trained_parts_never_do():
-    parts, learner, update = agent(config.Ensemble(reward_rate=0.3))
+    made, learner, update = agent(config.Ensemble(reward_rate=0.3))
     obs, action = np.arange(STEPS + 1), np.zeros(STEPS, int)
-    before = sigma2(parts, learner, obs[:-1], action)
+    before = sigma2(made, learner, obs[:-1], action)
     for _ in range(200):
         learner = update(learner, trajectory(obs, action))
-    assert np.all(sigma2(parts, learner, obs[:-1], action) < 1e-3 * before)
-    trained = learner.params.rows["uncertainty"]["own"][: STEPS - 1].reshape(-1, 10, 2)[..., 0]
+    assert np.all(sigma2(made, learner, obs[:-1], action) < 1e-3 * before)
+    trained = made.store.unpack(learner.params.rows)["uncertainty"]["own"][: STEPS - 1].reshape(-1, 10, 2)[..., 0]
     assert np.all(np.var(trained, axis=-1) > 0.1 * before[:-1])
 
 
@@ -79,31 +88,31 @@ def test_the_prior_meets_no_optimiser():
 
 
 def test_stored_noise_is_in_the_targets():
-    parts, learner, update = agent(config.Ensemble(reward_rate=1.0, noise_variance=0.1), learning_rate=0.0)
+    made, learner, update = agent(config.Ensemble(reward_rate=1.0, noise_variance=0.1), learning_rate=0.0)
     noise = np.random.default_rng(0).normal(size=(1, STEPS, 10))
     batch = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(noise=jnp.asarray(noise, jnp.float32))
     learner = update(learner, batch)
-    np.testing.assert_allclose(sigma2(parts, learner, np.arange(STEPS), np.zeros(STEPS, int)), noise[0].var(axis=-1), rtol=1e-4)
+    np.testing.assert_allclose(sigma2(made, learner, np.arange(STEPS), np.zeros(STEPS, int)), noise[0].var(axis=-1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("uncertainty", [config.Ensemble(), config.Counts()])
 def test_sigma2_has_no_gradient(uncertainty):
-    parts, learner, _ = agent(uncertainty)
+    made, learner, _ = agent(uncertainty)
     obs, action = jnp.arange(STEPS), jnp.zeros(STEPS, jnp.int32)
 
     def total(params):
-        looked_up = rows.gather(params.rows, obs)
-        features = parts.torso.apply(params.dense["torso"], looked_up["torso"], obs)
+        looked_up = made.store.look_up(params.rows, obs)
+        features = made.parts.torso.apply(params.dense["torso"], looked_up["torso"], obs)
         heads = Params(params.dense["uncertainty"], looked_up["uncertainty"])
-        return parts.uncertainty.sigma2(heads, learner.memory, obs, features, action).sum()
+        return made.parts.uncertainty.sigma2(heads, learner.memory, obs, features, action).sum()
 
     assert all(not leaf.any() for leaf in jax.tree.leaves(jax.grad(total)(learner.params)))
 
 
 def test_counts_count_what_was_not_masked():
-    parts, learner, update = agent(config.Counts(sigma_scale=0.5))
+    made, learner, update = agent(config.Counts(sigma_scale=0.5))
     obs, action = np.array([3, 3, 3, 3, 1, 2, 2, 2, 0]), np.array([0, 0, 0, 1, 0, 1, 1, 1])
     batch = trajectory(obs, action, members=0)
     learner = update(learner, batch._replace(mask=batch.mask.at[0, 0].set(0.0)))
     np.testing.assert_array_equal(np.asarray(learner.memory)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]], [2, 1, 1, 3])
-    np.testing.assert_allclose(sigma2(parts, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1]))
+    np.testing.assert_allclose(sigma2(made, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1]))

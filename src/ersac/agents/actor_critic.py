@@ -8,10 +8,11 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import game, nets, returns, rows
+from ersac import game, nets, returns
 from ersac.agents.base import Agent
 from ersac.config import ActorCritic
 from ersac.risk import Risk
+from ersac.rows import Store
 from ersac.types import Array, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
@@ -27,11 +28,11 @@ class Parts(NamedTuple):
 
 
 class Optimisers(NamedTuple):
-    """Who moves what: the dense layers, the game's second player, and the rows of each table."""
+    """Who moves what: the dense layers, the game's second player, and the rows of every table."""
 
     dense: optax.GradientTransformation
     log_tau: optax.GradientTransformation
-    rows: Tree  # the same tree of names as Params.rows, a Rule at each leaf
+    rows: Store
 
 
 def policy_log_probs(parts: Parts, params: Params, obs: Array) -> Array:
@@ -98,16 +99,17 @@ def update(
         losses, aux = jax.vmap(one)(looked_up, batch)
         return jnp.mean(losses), aux
 
-    looked_up = rows.gather(params.rows, batch.obs)  # [B, T+1, ...]
+    looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
     gradients, (priority, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(params.dense, looked_up, log_tau)
     dense_gradient, row_gradient, tau_gradient = gradients
 
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
     dense = optax.apply_updates(params.dense, step)
     step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])  # the two players differ by this one sign
-    tables, row_opt = rows.update_all(optimisers.rows, params.rows, opt["rows"], batch.obs, row_gradient)
+    time = opt["time"] + 1
+    tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
     memory = parts.uncertainty.observe(memory, batch)
-    learner = Learner(Params(dense, tables), log_tau + step, memory, {"dense": dense_opt, "log_tau": tau_opt, "rows": row_opt})
+    learner = Learner(Params(dense, tables), log_tau + step, memory, {"dense": dense_opt, "log_tau": tau_opt, "time": time})
     return learner, priority, jax.tree.map(jnp.mean, metrics)
 
 
@@ -115,12 +117,13 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
     """A learner that has seen nothing."""
     heads, memory = parts.uncertainty.init(rng)
     made = {"torso": parts.torso.init(rng), "policy": parts.policy.init(rng), "value": parts.value.init(rng), "uncertainty": heads}
-    params = Params({name: part.dense for name, part in made.items()}, {name: part.rows for name, part in made.items()})
+    tables = optimisers.rows.pack({name: part.rows for name, part in made.items()})
+    params = Params({name: part.dense for name, part in made.items()}, tables)
     log_tau = jnp.float32(math.log(tau0))
     opt = {
         "dense": optimisers.dense.init(params.dense),
         "log_tau": optimisers.log_tau.init(log_tau),
-        "rows": rows.init_all(optimisers.rows, params.rows),
+        "time": jnp.zeros((), jnp.int32),
     }
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
@@ -129,7 +132,7 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
     """The agent whose attitude to risk, estimator and optimisers are given."""
 
     def look_up(learner: Learner, obs: Array) -> Params:
-        return Params(learner.params.dense, rows.gather(learner.params.rows, obs))
+        return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
     def act(learner: Learner, kept: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
         """Sample from the policy by inverting its distribution function at `uniform`."""

@@ -57,16 +57,16 @@ def make_agent(settings: config.ActorCritic, env: Env) -> Agent:
             pass
         case _:  # nothing depends on tau
             tau0, tau_rate = 1.0, 0.0
-    return actor_critic(settings, make_parts(settings, env), make_optimisers(settings, tau_rate), tau0)
+    parts = make_parts(settings, env)
+    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate), tau0)
 
 
-def make_optimisers(settings: config.ActorCritic, tau_rate: float | Array) -> Optimisers:
+def make_optimisers(settings: config.ActorCritic, parts: Parts, tau_rate: float | Array) -> Optimisers:
     """Adam for what states share; plain descent at a rate per visit for what is a state's own."""
-    own = {"policy": settings.policy_rate, "value": settings.value_rate}
-    rules = {name: {"own": rows.per_visit(rate, settings.rollout)} for name, rate in own.items()}
+    reward_rate = settings.uncertainty.reward_rate if isinstance(settings.uncertainty, config.Ensemble) else 0.0
+    rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": reward_rate}
+    widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
+    rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, settings.rollout)) for name, rate in rates.items()}
     rules["torso"] = {"first": rows.adam(settings.learning_rate, settings.b1, settings.b2)}
-    if isinstance(settings.uncertainty, config.Ensemble):
-        rules["uncertainty"] = {"own": rows.per_visit(settings.uncertainty.reward_rate, settings.rollout)}
-    else:
-        rules["uncertainty"] = {}
-    return Optimisers(optax.adam(settings.learning_rate, settings.b1, settings.b2), optax.adam(tau_rate), rules)
+    dense = optax.adam(settings.learning_rate, settings.b1, settings.b2)
+    return Optimisers(dense, optax.adam(tau_rate), rows.store(rules, widths))

@@ -13,3 +13,4 @@ class Uncertainty(NamedTuple):
     sigma2: Callable[[Params, Tree, Array, Array, Array], Array]  # params, memory, obs, features, action -> VARIANCE, no gradient
     loss: Callable[[Params, Tree, Array, Array, Trajectory], Array]  # params, memory, obs, features, trajectory -> [T], minimised
     observe: Callable[[Tree, Trajectory], Tree]  # memory, trajectories [B, ...] -> memory
+    rows: dict[str, int]  # the tables it has, by name, and their widths

@@ -33,4 +33,4 @@ def reward_ensemble(n_states: int, n_actions: int, width: int, members: int, pri
         target = t.reward[:, None] + t.noise  # [T, K]
         return 0.5 * jnp.sum(jnp.square(predict(params, prior, obs, features, t.action) - target), axis=-1)
 
-    return Uncertainty(init, sigma2, loss, lambda prior, t: prior)
+    return Uncertainty(init, sigma2, loss, lambda prior, t: prior, head.rows)
