@@ -47,7 +47,7 @@ def test_a_seed_is_the_same_run_whatever_stands_beside_it():
 def test_facts_add_up(depth):
     got = chunks(3, depth=depth)
     steps = 3 * 6 * 20
-    visits = np.asarray(got[-1].carry.visits).reshape(3, depth, depth)
+    visits = np.asarray(got[-1].carry.visits)[:3].reshape(3, depth, depth)  # where cores do not divide seeds there are more
     np.testing.assert_array_equal(visits.sum(axis=(1, 2)), steps)
     assert not np.triu(visits, 1).any()  # nobody is ever right of the diagonal
     ended = np.concatenate([chunk.facts.ended for chunk in got], axis=1).reshape(3, steps)

@@ -1,4 +1,7 @@
-"""Acting, stepping and learning in one compiled scan of fixed length, vmapped over seeds, with a host loop around it."""
+"""Acting, stepping and learning in one compiled scan of fixed length, over all seeds at once, with a host loop around it.
+
+Seeds are shared out among the cores and vmapped on each; they never talk to one another.
+"""
 
 import time
 from collections.abc import Iterator
@@ -8,12 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ersac import config
 from ersac.agents.base import Agent
 from ersac.agents.make import make_agent
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
+from ersac.loops import machine
+from ersac.loops.machine import MESH_AXIS
 from ersac.loops.rollout import Actor, Facts, begin, rollout
 from ersac.types import Array, Key, Learner, Tree
 
@@ -56,23 +62,41 @@ def build(settings: config.Train) -> tuple[Env, Agent]:
     return env, make_agent(settings.learner, env)
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _chunk(static: config.Train, floats: dict[str, Array], carry: Carry, worlds: Tree, keys: Key) -> tuple[Carry, Facts, dict[str, Array]]:
-    settings = config.with_floats(static, floats)
+Brought = tuple[Carry, Facts, dict[str, Array]]
+
+
+def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brought:
+    """A fixed number of rollouts of one seed, each followed by an update."""
     env, agent = build(settings)
 
-    def one(carry: Carry, world: Tree, key: Key) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
-        def body(carry: Carry, nothing: None) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
-            address = jax.random.fold_in(key, carry.rollouts)
-            actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, settings.learner, address)
-            learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
-            visits = carry.visits.at[trajectory.obs[:-1]].add(1)
-            return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics)
+    def body(carry: Carry, nothing: None) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+        address = jax.random.fold_in(key, carry.rollouts)
+        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, settings.learner, address)
+        learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
+        visits = carry.visits.at[trajectory.obs[:-1]].add(1)
+        return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics)
 
-        return jax.lax.scan(body, carry, length=settings.run.chunk)
-
-    carry, (facts, metrics) = jax.vmap(one)(carry, worlds, keys)
+    carry, (facts, metrics) = jax.lax.scan(body, carry, length=settings.run.chunk)
     return carry, facts, metrics
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: Carry, worlds: Tree, keys: Key) -> Brought:
+    over_seeds = lambda numbers, *seeds: jax.vmap(partial(chunk, config.with_floats(static, numbers)))(*seeds)
+    each = PartitionSpec(MESH_AXIS)
+    return jax.shard_map(over_seeds, mesh=mesh, in_specs=(PartitionSpec(), each, each, each), out_specs=each)(numbers, carry, worlds, keys)
+
+
+@partial(jax.jit, static_argnums=0)
+def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -> tuple[Key, Carry]:
+    env, agent = build(static)
+
+    def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Carry]:
+        key = jax.random.key(seed)
+        actor = begin(env, agent, world, learner, jax.random.fold_in(key, START))
+        return key, Carry(learner, actor, jnp.zeros(env.n_states, jnp.int32), jnp.zeros((), jnp.int32))
+
+    return jax.vmap(one)(seeds, worlds, learner)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -89,17 +113,7 @@ def sigma_map(settings: config.Train, learner: Learner) -> np.ndarray:
 
 def first_seed(carry: Carry) -> Carry:
     """The part of a carry that is its first seed's."""
-    return jax.tree.map(lambda x: x[0], carry)
-
-
-def start(settings: config.Train, worlds: Tree, keys: Key) -> Carry:
-    """The arrays of every seed before its first step [seeds, ...]; weights and priors are drawn on the host, a generator a seed."""
-    env, agent = build(settings)
-    learners = [agent.init(np.random.default_rng(seed)) for seed in seeds_of(settings)]
-    learner = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *learners)
-    actor = jax.vmap(partial(begin, env, agent))(worlds, learner, jax.vmap(jax.random.fold_in, (0, None))(keys, START))
-    count = len(learners)
-    return Carry(learner, actor, jnp.zeros((count, env.n_states), jnp.int32), jnp.zeros(count, jnp.int32))
+    return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], carry)
 
 
 def seeds_of(settings: config.Train) -> range:
@@ -107,34 +121,45 @@ def seeds_of(settings: config.Train) -> range:
     return range(settings.run.seed, settings.run.seed + settings.run.seeds)
 
 
-@lru_cache(maxsize=32)
-def _compiled(static: config.Train, *shapes: Any) -> Any:
-    """The program of all runs that differ only in numbers, in which seeds they are and in how many episodes they have."""
-    numbers, carry, worlds, keys = (jax.tree.unflatten(tree, leaves) for tree, leaves in shapes)
-    return _chunk.lower(static, numbers, carry, worlds, keys).compile()
-
-
-def prepare(settings: config.Train) -> Program:
-    """Lay out the arrays of every seed and compile; seed i is the same run whatever other seeds are beside it."""
-    began = time.perf_counter()
-    seeds = seeds_of(settings)
-    env = make_env(settings.env)
-    worlds = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *(env.world(seed) for seed in seeds))
-    keys = jax.vmap(jax.random.key)(jnp.asarray(list(seeds), jnp.uint32))
-    carry = start(settings, worlds, keys)
-    numbers = {name: jnp.float32(value) for name, value in config.floats(settings).items()}
-    step = _compiled(program_of(settings), *map(_shape, (numbers, carry, worlds, keys)))
-    return Program(settings, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)
-
-
 def program_of(settings: config.Train) -> config.Train:
     """What of some settings decides the compiled program: neither numbers nor seeds nor the budget."""
     return config.static(config.override(settings, seed=0, episodes=1, stop_when_solved=True))
 
 
+@lru_cache(maxsize=32)
+def _compiled(static: config.Train, mesh: Mesh, *shapes: Any) -> Any:
+    """The program of all runs that differ only in numbers, in which seeds they are and in how many episodes they have."""
+    return _chunks.lower(static, mesh, *(jax.tree.unflatten(tree, leaves) for tree, leaves in shapes)).compile()
+
+
 def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:
     leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves)
+
+
+def prepare(settings: config.Train) -> Program:
+    """Lay out the arrays of every seed and compile; seed i is the same run whatever other seeds are beside it.
+
+    Weights and priors are drawn on the host, a generator a seed. Where the cores do not divide the seeds, the last core
+    runs seeds beyond the last one that was asked for: nobody looks at them.
+    """
+    machine.claim_cores()
+    machine.keep_programs()
+    began = time.perf_counter()
+    mesh = machine.mesh(settings.run.seeds)
+    width = -(-settings.run.seeds // mesh.size)
+    seeds = range(settings.run.seed, settings.run.seed + width * mesh.size)
+    env, agent = build(settings)
+    stack = lambda trees: jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+    worlds = stack([env.world(seed) for seed in seeds])
+    learner = stack([agent.init(np.random.default_rng(seed)) for seed in seeds])
+    keys, carry = _start(program_of(settings), np.asarray(seeds, np.uint32), worlds, learner)
+    shared_out = NamedSharding(mesh, PartitionSpec(MESH_AXIS))
+    carry, worlds, keys = jax.device_put((carry, worlds, keys), shared_out)
+    numbers = {name: np.float32(value) for name, value in config.floats(settings).items()}
+    numbers = jax.device_put(numbers, NamedSharding(mesh, PartitionSpec()))
+    step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))
+    return Program(settings, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)
 
 
 def run(program: Program) -> Iterator[Chunk]:
@@ -143,5 +168,5 @@ def run(program: Program) -> Iterator[Chunk]:
     while True:
         began = time.perf_counter()
         carry, facts, metrics = program.step(carry, program.worlds, program.keys)
-        facts, metrics = jax.device_get((facts, metrics))
+        facts, metrics = jax.tree.map(lambda leaf: leaf[: program.settings.run.seeds], jax.device_get((facts, metrics)))
         yield Chunk(facts, metrics, carry, time.perf_counter() - began)
