@@ -118,7 +118,8 @@ def tell(result: Any) -> None:
 
     table = Table("seed", "episodes", "first goal", "solved (bsuite)", "solved (reliable)", box=None, header_style="bold")
     for row in result.summary()["per_seed"]:
-        table.add_row(*("-" if value is None else f"{value:,}" for value in row.values()))
+        seed, *counts = row.values()
+        table.add_row(str(seed), *("-" if count is None else f"{count:,}" for count in counts))
     console = Console()
     console.print(table)
     speed = f"{result.steps:,} steps at {result.steps_per_second:,.0f} steps/s, {result.compile_seconds:.1f} s compiling"

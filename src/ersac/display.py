@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 LINE_SECONDS = 2.0  # between plain lines
@@ -87,15 +87,15 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(), console=console)
-        self.task = self.progress.add_task("compiling", total=None)
+        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn("{task.fields[eta]}"), console=console)
+        self.task = self.progress.add_task("compiling", total=None, eta="")
         self.live = Live(self.progress, console=console, refresh_per_second=4)
         self.live.start()
 
     def show(self, status: Status) -> None:
         """Redraw."""
         text = f"{status.episodes:,} of {status.budget:,} episodes, {status.steps_per_second:,.0f} steps/s"
-        self.progress.update(self.task, description=text, total=status.budget, completed=status.episodes)
+        self.progress.update(self.task, description=text, total=status.budget, completed=status.episodes, eta=f"eta {eta(status)}")
         table = Table("seed", "goal, last 100", "tau", "entropy", "mean sigma", "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved[i] is None else f"{status.solved[i]:,}"

@@ -20,7 +20,7 @@ from ersac.envs.base import Env
 from ersac.envs.make import make_env
 from ersac.loops import machine
 from ersac.loops.machine import MESH_AXIS
-from ersac.loops.rollout import Actor, Facts, begin, rollout
+from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
 from ersac.types import Array, Key, Learner, Tree
 
 START = 2**31 - 1  # the rollout number that stands for 'before the first': no run gets that far
@@ -69,14 +69,15 @@ def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brough
     """A fixed number of rollouts of one seed, each followed by an update."""
     env, agent = build(settings)
 
-    def body(carry: Carry, nothing: None) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
-        address = jax.random.fold_in(key, carry.rollouts)
-        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, settings.learner, address)
+    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
         learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
         visits = carry.visits.at[trajectory.obs[:-1]].add(1)
         return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics)
 
-    carry, (facts, metrics) = jax.lax.scan(body, carry, length=settings.run.chunk)
+    # One vectorised draw for the whole chunk is far cheaper than one a rollout, and each has its own address all the same.
+    addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(settings.run.chunk))
+    carry, (facts, metrics) = jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
     return carry, facts, metrics
 
 

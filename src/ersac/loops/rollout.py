@@ -57,25 +57,33 @@ def interact(
     return actor, (Interaction(obs, action, step.reward, step.discount, log_mu), Facts(ended, step.goal, total))
 
 
-def rollout(
-    env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, settings: ActorCritic, key: Key
-) -> tuple[Actor, Trajectory, Facts]:
-    """T interactions with one set of parameters. Randomness has an address: the rollout's key, then the step's number."""
+class Dice(NamedTuple):
+    """All the randomness of one rollout, drawn before it begins."""
+
+    uniform: Array  # [T]      decides the actions
+    keys: Key  # [T]           the environment's
+    noise: Array  # [T, K]     goes with each step's reward for ever; see reward_noise
+
+
+def throw(settings: ActorCritic, key: Key) -> Dice:
+    """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
     key_act, key_env, key_noise = jax.random.split(key, 3)
-    # All of it is drawn before the scan: one vectorised draw is far cheaper than one a step.
     uniform = jax.random.uniform(key_act, (settings.rollout,))
-    keys = jax.random.split(key_env, settings.rollout)
-    one = lambda actor, x: interact(env, agent, world, learner, actor, *x)
-    actor, (steps, facts) = jax.lax.scan(one, actor, (uniform, keys))
-    obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
-    noise = reward_noise(settings.uncertainty, settings.rollout, key_noise)
-    return actor, Trajectory(obs, steps.action, steps.reward, steps.discount, jnp.ones_like(steps.reward), steps.log_mu, noise), facts
+    return Dice(uniform, jax.random.split(key_env, settings.rollout), reward_noise(settings.uncertainty, settings.rollout, key_noise))
 
 
 def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array:
-    """The noise zeta that goes with each step's reward for ever [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
+    """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
     if not isinstance(uncertainty, Ensemble):
         return jnp.zeros((length, 0))
     if uncertainty.noise_variance is None:
         return jnp.zeros((length, uncertainty.members))
     return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(key, (length, uncertainty.members))
+
+
+def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:
+    """T interactions with one set of parameters."""
+    one = lambda actor, x: interact(env, agent, world, learner, actor, *x)
+    actor, (steps, facts) = jax.lax.scan(one, actor, (dice.uniform, dice.keys))
+    obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
+    return actor, Trajectory(obs, steps.action, steps.reward, steps.discount, jnp.ones_like(steps.reward), steps.log_mu, dice.noise), facts
