@@ -1,0 +1,17 @@
+"""docs/theory.md runs as it stands, from top to bottom."""
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parent.parent / "docs" / "theory.md"
+
+
+def test_the_walk_through_the_theory_runs():
+    text = PAGE.read_text()
+    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert len(blocks) >= 10
+    namespace: dict[str, object] = {}
+    for block in blocks:
+        # Blank lines in front, so that a failure is reported at its line of the page.
+        source = "\n" * (text[: block.start(1)].count("\n")) + block[1]
+        exec(compile(source, str(PAGE), "exec"), namespace)
