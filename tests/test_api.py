@@ -9,6 +9,7 @@ import pytest
 import ersac
 from ersac import api
 from ersac.study import records
+from ersac.study.recorder import MOMENTS, Recorder
 
 SMALL = {"depth": 6, "seeds": 2, "episodes": 300, "chunk": 10, "hidden": (8, 8), "show": False}
 
@@ -30,7 +31,7 @@ def test_the_recorders_verdict_is_the_rules(monkeypatch):
     settings = api.make_settings(depth=5, seeds=1, episodes=2000)
     rng = np.random.default_rng(0)
     goals = rng.random(2000) < np.linspace(0.2, 1.2, 2000)
-    recorder = api.Recorder(settings)
+    recorder = Recorder(settings)
     for part in np.split(goals, [3, 50, 51, 700, 1100]):
         recorder._judge(0, part)
         recorder.episodes[0] += len(part)
@@ -40,13 +41,13 @@ def test_the_recorders_verdict_is_the_rules(monkeypatch):
 
 
 def test_moments_stay_few_and_spread():
-    recorder = api.Recorder(api.make_settings(depth=2, seeds=1))
+    recorder = Recorder(api.make_settings(depth=2, seeds=1))
     for chunk in range(1, 1000):
         recorder.chunks, recorder.episodes[0] = chunk, chunk
         if recorder.wants_moment():
-            recorder.add_moment(np.eye(2), np.eye(2))
+            recorder.add_moment(recorder.moment(np.eye(2), np.eye(2)))
     kept = [moment.episode for moment in recorder.moments]
-    assert api.MOMENTS / 2 <= len(kept) <= api.MOMENTS
+    assert MOMENTS / 2 <= len(kept) <= MOMENTS
     assert len(set(np.diff(kept))) == 1
 
 

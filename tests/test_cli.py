@@ -32,6 +32,11 @@ BAD = [
     (("train", "deep-sea", "surplus"), "surplus"),
     (("train", "deepsea"), "did you mean deep-sea?"),
     (("trian", "deep-sea"), "did you mean train?"),
+    (("theory", "deep-see"), "did you mean deep-sea?"),
+    (("theory", "deep-sea", "--agent", "klearning"), "did you mean k-learning?"),
+    (("theory", "deep-sea", "--depth", "deep"), "--depth must be a whole number between 1 and 1000, not 'deep'"),
+    (("theory", "--draws", "1"), "--draws must be a whole number at least 2, not 1"),
+    (("theory", "--out", "taken"), "already holds something"),
     (("train", "deep-sea", "--out", "taken"), "already holds something"),
     (("train", "deep-sea", "--out", "taken/run.txt"), "already holds something"),
 ]
@@ -51,7 +56,10 @@ def test_bad_input_is_one_line_and_exit_code_2_before_jax(tmp_path, argv, words)
     assert (tmp_path / "taken" / "run.txt").read_text() == "precious"
 
 
-@pytest.mark.parametrize("argv", [(), ("--help",), ("train",), ("train", "deep-sea", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "argv",
+    [(), ("--help",), ("train",), ("train", "deep-sea", "--help"), ("theory", "--help"), ("theory", "deep-sea", "--help"), ("--version",)],
+)
 def test_help_needs_no_jax(tmp_path, argv):
     done = ersac(*argv, cwd=tmp_path, code=WITHOUT_JAX)
     assert done.returncode == 0, done.stderr
@@ -91,3 +99,14 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
 
     again = ersac("train", "deep-sea", "--out", told["out"], cwd=tmp_path)
     assert (again.returncode, again.stdout) == (2, "")
+
+
+def test_theory_on_a_sea_ends_with_one_json_object_like_train(tmp_path):
+    done = ersac("theory", "deep-sea", "--depth", "9", "--agent", "k-learning", "--seeds", "3", "--seed", "1000", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == ("k-learning", "deep-sea", 9, 3)
+    assert [row["seed"] for row in told["per_seed"]] == [1000, 1001, 1002]
+    for row in told["per_seed"]:
+        assert row["first_goal"] <= row["solved_bsuite"] <= 100
+        assert row["solved_reliable"] is not None

@@ -1,23 +1,27 @@
 """What `import ersac` offers: train() and its Result."""
 
+import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ersac import disk, display
+from ersac import config, display, exits
 from ersac.agents.presets import PRESETS
 from ersac.config import ENVIRONMENTS, UNCERTAINTIES, ActorCritic, Run, SettingsError, Train, check, override, pick
 from ersac.study import records, verdicts
-from ersac.study.records import Metrics, Moment, SeedFacts
+from ersac.study.recorder import Recorder
+from ersac.study.records import Metrics, Moment, SeedFacts, Spent
 
-__all__ = ["Result", "SettingsError", "make_settings", "run", "train"]
+if TYPE_CHECKING:
+    from ersac.loops import on_device
+    from ersac.study.keeper import Keeper
 
-METRIC_POINTS = 2000  # kept of each metric; the rest is averaged into them
-MOMENTS = 16  # maps kept while a run goes on
+__all__ = ["Result", "SettingsError", "make_settings", "read", "run", "train"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Result:
     compile_seconds: float
     run_seconds: float
     wall_seconds: float
+    departures: list[str]  # what changed when it was resumed, so that its bits may have
     directory: Path | None = None
 
     @property
@@ -61,9 +66,11 @@ class Result:
             "steps": self.steps,
             "steps_per_second": round(self.steps_per_second, 1),
             "compile_seconds": round(self.compile_seconds, 3),
+            "run_seconds": self.run_seconds,
             "wall_seconds": round(self.wall_seconds, 3),
             **{rule: [row[rule] for row in per_seed] for rule in ("first_goal", "solved_bsuite", "solved_reliable")},
             "per_seed": per_seed,
+            "departures": self.departures,
             "settings_hash": records.settings_hash(self.settings),
             "out": None if self.directory is None else str(self.directory),
         }
@@ -78,90 +85,6 @@ class Result:
         command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent} --seeds {run.seeds} --seed {run.seed}"
         caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
         return picture.draw(title, caption, self.seeds, self.moments)
-
-
-class Recorder:
-    """Gathers what the chunks bring into the facts of a run."""
-
-    def __init__(self, settings: Train) -> None:
-        self.settings = settings
-        self.numbers = list(range(settings.run.seed, settings.run.seed + settings.run.seeds))
-        self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
-        self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
-        self.recent = [np.zeros(0, bool) for _ in self.numbers]
-        self.episodes = np.zeros(len(self.numbers), int)
-        self.solved: list[int | None] = [None] * len(self.numbers)
-        self.steps = 0
-        self.rows: list[dict[str, np.ndarray]] = []
-        self.moments: list[Moment] = []
-        self.moment_every, self.chunks = 1, 0
-
-    def add(self, chunk: Any) -> None:
-        """Take in one chunk, up to the budget of episodes."""
-        self.steps += chunk.facts.ended.size
-        self.chunks += 1
-        for i in range(len(self.numbers)):
-            ended = chunk.facts.ended[i]
-            room = self.settings.run.episodes - self.episodes[i]
-            goals, returns = chunk.facts.goal[i][ended][:room], chunk.facts.episode_return[i][ended][:room]
-            self.goals[i].append(goals)
-            self.returns[i].append(returns.astype(np.float32))
-            self._judge(i, goals)
-            self.episodes[i] += len(goals)
-        per_seed = self.steps // len(self.numbers)
-        self.rows.append({"step": np.asarray(per_seed)} | {name: chunk.metrics[name].mean(axis=1) for name in ("tau", "entropy", "sigma2")})
-        if len(self.rows) > METRIC_POINTS:
-            self.rows = self.rows[1::2]
-
-    def _judge(self, i: int, goals: np.ndarray) -> None:
-        window = verdicts.RELIABLE_WINDOW - 1
-        recent = np.concatenate([self.recent[i], goals])
-        if self.solved[i] is None and (found := verdicts.solved_reliable(recent)) is not None:
-            self.solved[i] = int(self.episodes[i]) - len(self.recent[i]) + found
-        self.recent[i] = recent[-window:]
-
-    def wants_moment(self) -> bool:
-        """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
-        return self.chunks % self.moment_every == 0
-
-    def add_moment(self, visits: np.ndarray, sigma: np.ndarray) -> None:
-        """Keep a pair of maps of the first seed; when there are too many, drop every other one."""
-        shape = (self.settings.env.depth, self.settings.env.depth)
-        self.moments.append(Moment(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape)))
-        if len(self.moments) > MOMENTS:
-            self.moments, self.moment_every = self.moments[1::2], 2 * self.moment_every
-
-    def status(self, seconds: float) -> display.Status:
-        """Where the run is."""
-        last = self.rows[-1]
-        share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
-        numbers = (last["tau"], last["entropy"], np.sqrt(last["sigma2"]))
-        done, budget = int(self.episodes.min()), self.settings.run.episodes
-        return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, *numbers, list(self.solved))
-
-    def enough(self) -> bool:
-        """Whether the budget is spent, or every seed is solved and that was to be the end."""
-        spent = bool((self.episodes >= self.settings.run.episodes).all())
-        return spent or (self.settings.run.stop_when_solved and all(found is not None for found in self.solved))
-
-    def facts(self) -> list[SeedFacts]:
-        """What happened to each seed."""
-        parts = zip(self.numbers, self.goals, self.returns, strict=True)
-        return [SeedFacts(seed, np.concatenate(goals), np.concatenate(returns)) for seed, goals, returns in parts]
-
-    def metrics(self) -> Metrics:
-        """What the learner said of itself."""
-        columns = {name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]}
-        return Metrics(**columns)
-
-    def two_moments(self) -> list[Moment]:
-        """The moment at which the frontier was nearest the middle of the sea, and the last one."""
-        *earlier, last = self.moments
-        if not earlier:
-            return [last]
-        reach = lambda moment: int(np.flatnonzero(moment.visits.any(axis=0)).max())
-        half = self.settings.env.depth / 2
-        return [min(earlier, key=lambda moment: abs(reach(moment) - half)), last]
 
 
 def make_settings(env: str = "deep-sea", agent: str = "ersac", uncertainty: str | None = None, **changes: Any) -> Train:
@@ -181,49 +104,145 @@ def train(
     agent: str = "ersac",
     uncertainty: str | None = None,
     out: str | Path | None = None,
+    resume: bool = False,
+    exact: bool = False,
     show: bool = True,
     **changes: Any,
 ) -> Result:
-    """Train an agent and return what happened; with `out`, leave a run directory too.
+    """Train an agent and return what happened; with `out`, leave a run directory too, and with `resume` go on with the run in it.
 
     Any setting can be given by its name: `ersac.train("deep-sea", depth=30, agent="ersac", seeds=4, gamma=0.999)`.
     """
     settings = make_settings(env, agent, uncertainty, **changes)
-    return run(settings, None if out is None else Path(out), display.choose(show))
+    return run(settings, None if out is None else Path(out), display.choose(show), resume, exact)
 
 
-def run(settings: Train, out: Path | None, screen: display.Display) -> Result:
-    """Run checked settings to their end."""
+def run(
+    settings: Train,
+    out: Path | None,
+    screen: display.Display,
+    resume: bool = False,
+    exact: bool = False,
+    caught: Callable[[], int] = lambda: 0,
+) -> Result:
+    """Run checked settings to their end, or until `caught` gives the number of a signal: then Stopped, after a checkpoint."""
     began = time.perf_counter()
-    if out is not None:
-        records.claim(out)
-        records.write_settings(out, settings)
-    from ersac.loops import on_device  # jax, after everything that can be refused has been
+    with contextlib.ExitStack() as held:
+        held.callback(screen.close)
+        if out is not None:
+            held.enter_context(records.hold(out, settings, resume))
+            if records.ended(out, settings):
+                display.note(f"{out} has ended already; --episodes can raise its budget")
+                return read(out)
+        run = _begin(settings, out, exact, began)
+        carry = _loop(run, screen, caught)
+        screen.close()
+        result = _result(run, carry, out)
+        if out is not None:
+            write(result, out)
+        return result
+
+
+@dataclass
+class _Run:
+    """A run under way."""
+
+    program: "on_device.Program"
+    recorder: Recorder
+    keeper: "Keeper"
+    before: Spent  # in earlier lives
+    began: float
+    running: float = 0.0  # seconds in this life
+
+    def spent(self) -> Spent:
+        wall = time.perf_counter() - self.began
+        compiling, running = self.before.compiling + self.program.compile_seconds, self.before.running + self.running
+        return Spent(compiling, running, self.before.wall + wall)
+
+    def save(self, carry: Any) -> None:
+        from ersac.loops import on_device
+
+        number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
+        tree = lambda: {"loop": on_device.snapshot(self.program, carry), "recorder": self.recorder.state()}
+        self.keeper.save(number, tree, self.spent())
+
+
+def _begin(settings: Train, out: Path | None, exact: bool, began: float) -> _Run:
+    """A run at its start, or where its last checkpoint left it."""
+    from ersac import checkpoint  # jax, after everything that can be refused has been
+    from ersac.loops import on_device
+    from ersac.study.keeper import Keeper
 
     program = on_device.prepare(settings)
-    recorder, seconds = Recorder(settings), 0.0
+    keeper = Keeper(out, settings, records.scope() | on_device.layout(program), display.note)
+    found = keeper.load(exact)
+    if found is None:
+        return _Run(program, Recorder(settings), keeper, Spent(), began)
+    saved, before = found
+    state = checkpoint.restore(saved, "loop", on_device.snapshot(program, program.carry))
+    recorder = Recorder.restored(settings, checkpoint.part(saved.arrays, "recorder"))
+    return _Run(on_device.restored(program, state), recorder, keeper, before, began)
+
+
+def _loop(run: _Run, screen: display.Display, caught: Callable[[], int]) -> Any:
+    """Chunk after chunk until it is enough; returns the last carry, which has been saved."""
+    from ersac.loops import on_device
+
+    carry, chunks = run.program.carry, on_device.run(run.program)
     try:
-        for chunk in on_device.run(program):
-            seconds += chunk.seconds
-            recorder.add(chunk)
-            screen.show(recorder.status(seconds))
-            if recorder.enough() or recorder.wants_moment():
-                first = on_device.first_seed(chunk.carry)
-                recorder.add_moment(np.asarray(first.visits), on_device.sigma_map(settings, first.learner))
-            if recorder.enough():
-                break
-    finally:
-        screen.close()
-    facts = (recorder.facts(), recorder.metrics(), recorder.two_moments())
-    result = Result(settings, *facts, recorder.steps, program.compile_seconds, seconds, time.perf_counter() - began, out)
-    if out is not None:
-        write(result, out)
-    return result
+        while not run.recorder.enough():
+            if number := caught():
+                run.save(carry)
+                raise exits.Stopped(number, f"stopped; {_how_to_go_on(run)}")
+            chunk = next(chunks)
+            carry = chunk.carry
+            run.running += chunk.seconds
+            run.recorder.add(chunk)
+            screen.show(run.recorder.status(run.spent().running))
+            if run.recorder.wants_moment():
+                run.recorder.add_moment(_moment(run, carry))
+            if run.keeper.due():
+                run.save(carry)
+        run.save(carry)
+    except exits.EXPECTED:
+        raise
+    except Exception as error:
+        if run.keeper.saved is None:
+            raise
+        raise exits.Resumable(f"{type(error).__name__}: {error}; {_how_to_go_on(run)}") from error
+    return carry
+
+
+def _how_to_go_on(run: _Run) -> str:
+    return f"go on with: ersac resume {run.keeper.home}"
+
+
+def _moment(run: _Run, carry: Any) -> Moment:
+    """What the first seed knows of its sea now."""
+    from ersac.loops import on_device
+
+    first = on_device.first_seed(carry)
+    return run.recorder.moment(np.array(first.visits), on_device.sigma_map(run.program.settings, first.learner))
+
+
+def _result(run: _Run, carry: Any, out: Path | None) -> Result:
+    facts = (run.recorder.facts(), run.recorder.metrics(), run.recorder.two_moments(_moment(run, carry)))
+    return Result(run.program.settings, *facts, run.recorder.steps, *run.spent(), run.keeper.departures, out)
 
 
 def write(result: Result, directory: Path) -> None:
     """Leave a run's facts, verdicts and picture in its directory."""
     from ersac.study import picture
 
-    records.write_results(directory, result.seeds, result.metrics, result.moments, result.summary())
-    disk.write(directory / records.PICTURE, picture.as_png(result.picture()))
+    image = picture.as_png(result.picture())
+    records.write_results(directory, result.seeds, result.metrics, result.moments, image, result.summary())
+
+
+def read(directory: Path) -> Result:
+    """A run that has ended, from its directory."""
+    settings = records.read_settings(directory)
+    summary = records.ended(directory, settings)
+    if summary is None:
+        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+    spent = Spent(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
+    return Result(settings, *records.read_facts(directory), summary["steps"], *spent, summary["departures"], directory)

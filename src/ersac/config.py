@@ -145,6 +145,8 @@ class ActorCritic:
     """How hard the reward heads' loss pulls on the shared layers: the auxiliary task."""
 
 
+CHUNK_SECONDS, CHUNK_MOST = 2.0, 100  # how long a signal may have to wait, and what is plenty for a compiled call
+STEPS_PER_SECOND = 50_000  # of all seeds together: what any machine can be trusted with
 ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
 UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "counts": Counts}
 
@@ -161,8 +163,11 @@ class Run:
     """Episodes of each seed, at most."""
     stop_when_solved: bool = True
     """Stop early once every seed is solved (reliable: 80 of the last 100 episodes)."""
-    chunk: Annotated[int, Between(1, 100_000)] = 100
-    """Rollouts in one compiled call; between two calls progress is shown."""
+    chunk: Annotated[int, Between(1, 100_000)] | None = None
+    """Rollouts in one compiled call, between two of which progress is shown and signals are heard; by default 100, or as many as fit
+    into two seconds."""
+    checkpoint_seconds: NonNegative = 30.0
+    """Seconds between checkpoints; more where that would cost over 2 % of the time."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,12 @@ class Train:
     agent: str = "ersac"
     learner: ActorCritic = ActorCritic()
     run: Run = Run()
+
+
+def rollouts_per_chunk(settings: Train) -> int:
+    """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
+    fits = int(CHUNK_SECONDS * STEPS_PER_SECOND / (settings.run.seeds * settings.learner.rollout))
+    return settings.run.chunk or max(1, min(CHUNK_MOST, fits))
 
 
 T = TypeVar("T")

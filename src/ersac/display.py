@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from typing import NamedTuple, Protocol
 
@@ -110,6 +111,11 @@ class Screen:
     def close(self) -> None:
         """Stop redrawing."""
         self.live.stop()
+
+
+def note(text: str) -> None:
+    """Say one thing that a person must know, even where nothing else is shown."""
+    print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def choose(show: bool, console: Console | None = None) -> Display:

@@ -16,9 +16,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ersac import config
 from ersac.agents.base import Agent
 from ersac.agents.make import make_agent
+from ersac.checkpoint import flatten, is_key
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
-from ersac.loops import machine
+from ersac.exits import NonFinite
+from ersac.loops import guard, machine
 from ersac.loops.machine import MESH_AXIS
 from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
 from ersac.types import Array, Key, Learner, Tree
@@ -62,23 +64,22 @@ def build(settings: config.Train) -> tuple[Env, Agent]:
     return env, make_agent(settings.learner, env)
 
 
-Brought = tuple[Carry, Facts, dict[str, Array]]
+Brought = tuple[Carry, tuple[Facts, dict[str, Array], dict[str, Array]]]  # carry, then of every rollout: facts, metrics, what was seen
 
 
 def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brought:
     """A fixed number of rollouts of one seed, each followed by an update."""
     env, agent = build(settings)
 
-    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+    def body(carry: Carry, dice: Dice) -> Brought:
         actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
         learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
         visits = carry.visits.at[trajectory.obs[:-1]].add(1)
-        return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics)
+        return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics, guard.watch(trajectory, learner))
 
     # One vectorised draw for the whole chunk is far cheaper than one a rollout, and each has its own address all the same.
-    addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(settings.run.chunk))
-    carry, (facts, metrics) = jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
-    return carry, facts, metrics
+    addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings)))
+    return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
@@ -124,7 +125,8 @@ def seeds_of(settings: config.Train) -> range:
 
 def program_of(settings: config.Train) -> config.Train:
     """What of some settings decides the compiled program: neither numbers nor seeds nor the budget."""
-    return config.static(config.override(settings, seed=0, episodes=1, stop_when_solved=True))
+    length = config.rollouts_per_chunk(settings)
+    return config.static(config.override(settings, seed=0, episodes=1, stop_when_solved=True, chunk=length))
 
 
 @lru_cache(maxsize=32)
@@ -164,10 +166,59 @@ def prepare(settings: config.Train) -> Program:
 
 
 def run(program: Program) -> Iterator[Chunk]:
-    """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough."""
+    """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough. NonFinite at the first bad number."""
     carry = program.carry
+    done = int(np.asarray(carry.rollouts)[0])
     while True:
         began = time.perf_counter()
-        carry, facts, metrics = program.step(carry, program.worlds, program.keys)
-        facts, metrics = jax.tree.map(lambda leaf: leaf[: program.settings.run.seeds], jax.device_get((facts, metrics)))
+        carry, brought = program.step(carry, program.worlds, program.keys)
+        facts, metrics, seen = jax.tree.map(lambda leaf: leaf[: program.settings.run.seeds], jax.device_get(brought))
+        if bad := guard.alarm(seen, metrics, program.settings.learner.rollout):
+            raise NonFinite(complaint(program.settings, bad, done))
+        done += config.rollouts_per_chunk(program.settings)
         yield Chunk(facts, metrics, carry, time.perf_counter() - began)
+
+
+def complaint(settings: config.Train, bad: guard.Alarm, done: int) -> str:
+    """An alarm in one line; `done` rollouts went before its chunk. Steps and rollouts count from one."""
+    rollout = done + bad.rollout
+    first = settings.learner.rollout * rollout + bad.step + 1
+    when = f"at step {first:,}" if bad.step < settings.learner.rollout else f"after step {first - 1:,}"
+    return f"{bad.tensor} is not finite {when} (rollout {rollout + 1:,}) of seed {seeds_of(settings)[bad.seed]}; nothing of it was saved"
+
+
+def layout(program: Program) -> dict[str, str | int]:
+    """How a run lies on this machine's devices, and how jax was set: the part of its fingerprint that only jax knows."""
+    devices: list[Any] = list(program.keys.sharding.device_set)
+    names = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
+    options = ", ".join(f"{name.removeprefix('jax_')}={getattr(jax.config, name)}" for name in names)
+    return {
+        "devices": f"{len(devices)} {devices[0].device_kind}",
+        "seeds a device": len(program.keys) // len(devices),
+        "jax options": options,
+    }
+
+
+def snapshot(program: Program, carry: Carry) -> Tree:
+    """Everything that the future of a run depends on, for the seeds that were asked for, on the host; NonFinite if it is spoilt."""
+    wanted = program.settings.run.seeds
+    host = lambda leaf: leaf if is_key(leaf) else np.asarray(leaf)
+    cut = lambda leaf: leaf if len(leaf) == wanted else leaf[:wanted]
+    carry, keys, worlds = jax.tree.map(lambda leaf: cut(host(leaf)), (carry, program.keys, program.worlds))
+    learner = carry.learner._replace(memory=())  # a memory may mean something by infinity
+    if spoilt := [name for name, array in flatten(learner)[0].items() if not np.isfinite(np.sum(array))]:
+        raise NonFinite(f"{spoilt[0]} is not finite at rollout {int(carry.rollouts[0]):,}, where it was to be saved; nothing of it was")
+    return {"carry": carry, "keys": keys, "worlds": worlds}
+
+
+def restored(program: Program, state: Tree) -> Program:
+    """The program at the state of a snapshot. Seeds that fill up the last core start afresh: nobody looks at them."""
+
+    def filled(saved: Any, fresh: Any) -> Any:
+        if is_key(fresh):
+            data = filled(jax.random.key_data(saved), jax.random.key_data(fresh))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(fresh))
+        return jax.device_put(np.concatenate([saved, np.asarray(fresh)[len(saved) :]]), fresh.sharding)
+
+    now = {"carry": program.carry, "keys": program.keys, "worlds": program.worlds}
+    return program._replace(**jax.tree.map(filled, state, now))

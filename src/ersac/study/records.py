@@ -1,12 +1,13 @@
 """A run's directory: settings, fingerprint, facts. No jax here, so that a directory in use is refused before it is imported."""
 
+import contextlib
 import dataclasses
-import hashlib
 import io
 import json
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ersac import disk
+from ersac import config, disk
 from ersac.config import SettingsError, Train, leaves
 
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
+LOCK = "lock"
+UNCOUNTED = {"checkpoint_seconds"}  # settings that decide no number
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 
 
@@ -46,20 +49,80 @@ class Metrics(NamedTuple):
     sigma2: np.ndarray  # [seeds, M]
 
 
-def claim(directory: Path) -> None:
-    """Make a run's directory, or say that another run lives there."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+class Spent(NamedTuple):
+    """Seconds that a run has had so far, in all its lives."""
+
+    compiling: float = 0.0
+    running: float = 0.0
+    wall: float = 0.0
+
+
+@contextlib.contextmanager
+def hold(directory: Path, settings: Train, resume: bool) -> Iterator[None]:
+    """Be the only one to write to a run's directory: a new one, or if `resume` that of a run with the same settings."""
+    known = resume and (directory / SETTINGS).exists()
+    if not known:
+        refuse_if_taken(directory)
+        disk.make_directory(directory)
+    with disk.lock(directory / LOCK):
+        if not known:
+            refuse_if_taken(directory)  # by one who was faster, and is done
+            _write_json(directory / FINGERPRINT, fingerprint())
+        if not known or _continued(directory, settings) != settings:
+            write_settings(directory, settings)
+        yield
+
+
+def refuse_if_taken(directory: Path) -> None:
+    """Whatever a run has not begun to fill may be used: another's precious files may not."""
+    begun = {LOCK, FINGERPRINT, FINGERPRINT + disk.PARTIAL, SETTINGS + disk.PARTIAL}
+    if directory.exists() and (not directory.is_dir() or set(disk.names(directory)) - begun):
+        if disk.in_use(directory / LOCK):
+            with disk.lock(directory / LOCK):  # says by whom
+                pass
         raise SettingsError(f"--out {directory} already holds something; choose another directory or remove it (nothing was overwritten)")
-    disk.make_directory(directory)
 
 
-def free_name(parent: Path, stem: str) -> Path:
-    """The first of stem, stem-2, stem-3, ... that no run has."""
+def _continued(directory: Path, settings: Train) -> Train:
+    """The settings that a directory has, if a run with the given ones may continue it: the same but for a larger budget."""
+    before = read_settings(directory)
+    if changed := differences(before, settings):
+        raise SettingsError(f"{directory} holds a run with other settings: {', '.join(changed)}; choose another directory")
+    if settings.run.episodes < before.run.episodes:
+        raise SettingsError(
+            f"--episodes can be raised when a run is resumed, not lowered: {before.run.episodes} -> {settings.run.episodes}"
+        )
+    return before
+
+
+def differences(before: Train, now: Train) -> list[str]:
+    """The settings that make one run another, as '--depth 20 -> 21'."""
+    old, new = ({".".join(path): value for path, _, value in leaves(each)} for each in (_same_run(before), _same_run(now)))
+    return [
+        f"{config.option(name.split('.')[-1])} {old.get(name)} -> {new.get(name)}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def place(parent: Path, stem: str, settings: Train, resume: bool) -> Path:
+    """Where a run goes that was not told: a free name, or a run with these settings that is to be resumed."""
+    return free_name(parent, stem, lambda path: resume and _is_run(path, settings))
+
+
+def free_name(parent: Path, stem: str, usable: Callable[[Path], bool] = lambda path: False) -> Path:
+    """The first of stem, stem-2, stem-3, ... that does not exist, or is usable all the same."""
     number, path = 1, parent / stem
-    while path.exists():
+    while path.exists() and not usable(path):
         number += 1
         path = parent / f"{stem}-{number}"
     return path
+
+
+def _is_run(directory: Path, settings: Train) -> bool:
+    with contextlib.suppress(OSError):
+        return run_hash(read_settings(directory)) == run_hash(settings)
+    return False
 
 
 def as_json(settings: Any) -> dict[str, Any]:
@@ -73,8 +136,17 @@ def as_json(settings: Any) -> dict[str, Any]:
 
 def settings_hash(settings: Train) -> str:
     """Twelve digits that name a set of settings."""
-    flat = {".".join(path): value for path, _, value in leaves(settings)}
-    return hashlib.sha256(json.dumps(flat, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    flat = {".".join(path): value for path, _, value in leaves(settings) if path[-1] not in UNCOUNTED}
+    return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
+
+
+def run_hash(settings: Train) -> str:
+    """Twelve digits that name a run, whatever its budget."""
+    return settings_hash(_same_run(settings))
+
+
+def _same_run(settings: Train) -> Train:
+    return config.override(settings, episodes=1, **dict.fromkeys(UNCOUNTED, 0.0))
 
 
 def fingerprint() -> dict[str, Any]:
@@ -83,7 +155,7 @@ def fingerprint() -> dict[str, Any]:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in PACKAGES},
-        "machine": platform.machine(),
+        "machine": f"{platform.machine()} {_processor()}".strip(),
         "system": platform.system(),
         "visible_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
@@ -91,14 +163,53 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
+def scope() -> dict[str, Any]:
+    """The part of the fingerprint that decides the bits, by the names that a person is told."""
+    told = fingerprint()
+    names = ("visible_cores", "machine", "system", "xla_flags")
+    return {name.replace("_", " "): told[name] for name in names} | told["packages"]
+
+
+def _processor() -> str:
+    """The name of the processor, where the system tells it: compiled code depends on it."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+    return ""
+
+
 def write_settings(directory: Path, settings: Train) -> None:
-    """Say what is about to be run, before it is."""
+    """Say what is about to be run, before it is; from then on it can be resumed."""
     _write_json(directory / SETTINGS, {**as_json(settings), "hash": settings_hash(settings)})
-    _write_json(directory / FINGERPRINT, fingerprint())
 
 
-def write_results(directory: Path, seeds: list[SeedFacts], metrics: Metrics, moments: list[Moment], summary: dict[str, Any]) -> None:
-    """Leave the facts, and the verdicts computed from them."""
+def read_settings(directory: Path) -> Train:
+    """The settings of a run."""
+    path = directory / SETTINGS
+    if directory.is_dir() and not path.exists():
+        raise SettingsError(f"{directory} holds no run")
+    data = disk.read(path)
+    try:
+        told = json.loads(data)
+        settings = config.check(from_json(told))
+        sound = isinstance(settings, Train) and settings_hash(settings) == told["hash"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sound = False
+    if not sound:
+        raise disk.DiskError(f"{path} is damaged: it is not what a run wrote")
+    return settings
+
+
+def from_json(told: dict[str, Any]) -> Any:
+    """Nested settings from plain data, whose numbers are yet to be checked."""
+    kind = getattr(config, told["kind"])
+    values = {field.name: told[field.name] for field in dataclasses.fields(kind)}
+    return kind(**{name: from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
+
+
+def write_results(
+    directory: Path, seeds: list[SeedFacts], metrics: Metrics, moments: list[Moment], picture: bytes, summary: dict[str, Any]
+) -> None:
+    """Leave the facts, a picture of them, and last, because it says that the run has ended, the verdicts computed from them."""
     arrays: dict[str, np.ndarray] = {f"metric/{name}": value for name, value in metrics._asdict().items()}
     for facts in seeds:
         arrays[f"seed/{facts.seed}/goals"] = np.packbits(facts.goals)
@@ -110,7 +221,17 @@ def write_results(directory: Path, seeds: list[SeedFacts], metrics: Metrics, mom
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     disk.write(directory / FACTS, buffer.getvalue())
-    _write_json(directory / SUMMARY, summary)
+    disk.write(directory / PICTURE, picture)
+    _write_json(directory / SUMMARY, {**summary, "facts_sha256": disk.digest(buffer.getvalue())})
+
+
+def ended(directory: Path, settings: Train) -> dict[str, Any] | None:
+    """The verdicts of a run that has ended with these settings and whose facts are sound, or None."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        summary = json.loads(disk.read(directory / SUMMARY))
+        if (summary["settings_hash"], summary["facts_sha256"]) == (settings_hash(settings), disk.digest(disk.read(directory / FACTS))):
+            return summary
+    return None
 
 
 def read_facts(directory: Path) -> tuple[list[SeedFacts], Metrics, list[Moment]]:

@@ -72,7 +72,7 @@ class TheoryRegret:
     """Episodes on every one."""
     seed: Seed = 1000
     """The first seed; settings were tuned on seeds 0 to 99."""
-    depths: tuple[int, ...] = (5, 10, 15, 20, 30, 40, 60)
+    depths: tuple[Annotated[int, Between(1, 1000)], ...] = (5, 10, 15, 20, 30, 40, 60)
     """Depths of DeepSea at which k-learning's episodes are counted."""
     deep_sea_seeds: Annotated[int, Between(1)] = 10
     """Seeds at every depth."""

@@ -1,0 +1,62 @@
+"""The first number that is not one: seen in what the compiled loop brings, named by the host, never saved."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from ersac.types import Array, Learner, Trajectory, Tree
+
+# In the order in which one spoils the next. What an agent's metrics hold besides stands between the last loss and the gradient.
+BEFORE = ("observation", "logits", "reward", "tau", "sigma2", "entropy", "payoff", "critic loss", "reward loss")
+AFTER = ("gradient", "log_tau", "params")
+METRIC_NAMES = {"critic": "critic loss", "reward": "reward loss"}  # metrics under whose name something else is known here
+
+
+class Alarm(NamedTuple):
+    """Where a run went wrong first."""
+
+    tensor: str
+    seed: int  # its place among the seeds
+    rollout: int  # its place in the chunk
+    step: int  # how many steps of the rollout had been done; all of them, if it went wrong when it learned
+
+
+def watch(t: Trajectory, learner: Learner) -> dict[str, Array]:
+    """What tells of a rollout and of the learner after it whether all was finite: a number a step, or one.
+
+    Of the learner only what is small is looked at, a hundredth of it: a bias has the gradient that flows into its layer, so a bad one
+    cannot reach a matrix or a row without reaching a bias, and an optimiser remembers it. Checkpoints look at all.
+    """
+    acting = {"logits": t.log_mu, "reward": t.reward}
+    if jnp.issubdtype(t.obs.dtype, jnp.floating):
+        acting["observation"] = t.obs[:-1].reshape(len(t.reward), -1).sum(axis=-1)
+    return acting | {"gradient": _biases(learner.opt), "log_tau": learner.log_tau, "params": _biases(learner.params.dense)}
+
+
+def _biases(tree: Tree) -> Array:
+    """The sum of all vectors and single numbers, which is finite if they are."""
+    return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree) if leaf.ndim <= 1), jnp.zeros(()))
+
+
+def alarm(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> Alarm | None:
+    """The first alarm of a chunk; everything is [seeds, rollouts] or [seeds, rollouts, steps]."""
+    bad = {name: ~np.isfinite(values) for name, values in seen.items()}
+    bad |= {METRIC_NAMES.get(name, name): ~np.isfinite(values) for name, values in metrics.items()}
+    if not any(where.any() for where in bad.values()):
+        return None
+    others = sorted(bad.keys() - {*BEFORE, *AFTER})
+    order = [name for name in (*BEFORE, *others, *AFTER) if name in bad]
+    when = np.stack([_first(bad[name], steps) for name in order])  # [tensors, seeds, rollouts]
+    rollout = int(np.argmax((when <= steps).any(axis=(0, 1))))
+    seed = int(np.argmax((when[:, :, rollout] <= steps).any(axis=0)))
+    tensor = int(np.argmin(when[:, seed, rollout]))
+    return Alarm(order[tensor], seed, rollout, int(when[tensor, seed, rollout]))
+
+
+def _first(bad: np.ndarray, steps: int) -> np.ndarray:
+    """The step of each rollout at which something went wrong [seeds, rollouts]; steps + 1 where nothing did."""
+    if bad.ndim == 2:
+        return np.where(bad, steps, steps + 1)
+    return np.where(bad.any(axis=2), bad.argmax(axis=2), steps + 1)

@@ -1,0 +1,140 @@
+"""What the chunks of a run bring, gathered into its facts. No jax here."""
+
+from typing import Any
+
+import numpy as np
+
+from ersac import display
+from ersac.config import Train
+from ersac.study import verdicts
+from ersac.study.records import Metrics, Moment, SeedFacts
+
+METRIC_POINTS = 2000  # kept of each metric; when there are more, every other one goes
+MOMENTS = 16  # maps kept while a run goes on
+
+
+class Recorder:
+    """Gathers what the chunks bring into the facts of a run."""
+
+    def __init__(self, settings: Train) -> None:
+        self.settings = settings
+        self.numbers = list(range(settings.run.seed, settings.run.seed + settings.run.seeds))
+        self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
+        self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
+        self.recent = [np.zeros(0, bool) for _ in self.numbers]
+        self.episodes = np.zeros(len(self.numbers), int)
+        self.solved: list[int | None] = [None] * len(self.numbers)
+        self.steps, self.chunks = 0, 0
+        self.rows: list[dict[str, np.ndarray]] = []
+        self.moments: list[Moment] = []
+        self.moment_halvings = 0  # how often every other moment was dropped
+
+    def add(self, chunk: Any) -> None:
+        """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
+        self.steps += chunk.facts.ended.size
+        self.chunks += 1
+        for i in range(len(self.numbers)):
+            ended = chunk.facts.ended[i]
+            self._add_episodes(i, chunk.facts.goal[i][ended], chunk.facts.episode_return[i][ended].astype(np.float32))
+        per_seed = self.steps // len(self.numbers)
+        self.rows.append({"step": np.asarray(per_seed)} | {name: chunk.metrics[name].mean(axis=1) for name in ("tau", "entropy", "sigma2")})
+        if len(self.rows) > METRIC_POINTS:
+            self.rows = self.rows[1::2]
+
+    def _add_episodes(self, i: int, goals: np.ndarray, returns: np.ndarray) -> None:
+        self.goals[i].append(goals)
+        self.returns[i].append(returns)
+        self._judge(i, goals)
+        self.episodes[i] += len(goals)
+
+    def _judge(self, i: int, goals: np.ndarray) -> None:
+        window = verdicts.RELIABLE_WINDOW - 1
+        recent = np.concatenate([self.recent[i], goals])
+        if self.solved[i] is None and (found := verdicts.solved_reliable(recent)) is not None:
+            self.solved[i] = int(self.episodes[i]) - len(self.recent[i]) + found
+        self.recent[i] = recent[-window:]
+
+    def wants_moment(self) -> bool:
+        """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
+        return self.chunks % 2**self.moment_halvings == 0
+
+    def moment(self, visits: np.ndarray, sigma: np.ndarray) -> Moment:
+        """A pair of maps of the first seed as it is now."""
+        shape = (self.settings.env.depth, self.settings.env.depth)
+        return Moment(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
+
+    def add_moment(self, moment: Moment) -> None:
+        """Keep a pair of maps; when there are too many, drop every other one."""
+        self.moments.append(moment)
+        if len(self.moments) > MOMENTS:
+            self.moments, self.moment_halvings = self.moments[1::2], self.moment_halvings + 1
+
+    def solved_in_time(self) -> list[int | None]:
+        """When each seed was solved, if it was within the budget."""
+        return [found if found is not None and found <= self.settings.run.episodes else None for found in self.solved]
+
+    def status(self, seconds: float) -> display.Status:
+        """Where the run is."""
+        last = self.rows[-1]
+        share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
+        numbers = (last["tau"], last["entropy"], np.sqrt(last["sigma2"]))
+        budget = self.settings.run.episodes
+        done = min(budget, int(self.episodes.min()))
+        return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, *numbers, self.solved_in_time())
+
+    def enough(self) -> bool:
+        """Whether the budget is spent, or every seed is solved and that was to be the end."""
+        spent = bool((self.episodes >= self.settings.run.episodes).all())
+        return spent or (self.settings.run.stop_when_solved and all(found is not None for found in self.solved_in_time()))
+
+    def facts(self) -> list[SeedFacts]:
+        """What happened to each seed, up to the budget."""
+        budget = self.settings.run.episodes
+        parts = zip(self.numbers, self.goals, self.returns, strict=True)
+        return [SeedFacts(seed, np.concatenate(goals)[:budget], np.concatenate(returns)[:budget]) for seed, goals, returns in parts]
+
+    def metrics(self) -> Metrics:
+        """What the learner said of itself."""
+        columns = {name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]}
+        return Metrics(**columns)
+
+    def two_moments(self, last: Moment) -> list[Moment]:
+        """The moment at which the frontier was nearest the middle of the sea, and the last one."""
+        last = last._replace(episode=min(last.episode, self.settings.run.episodes))
+        earlier = [moment for moment in self.moments if moment.episode < last.episode]
+        if not earlier:
+            return [last]
+        reach = lambda moment: int(np.flatnonzero(moment.visits.any(axis=0)).max(initial=0))
+        half = self.settings.env.depth / 2
+        return [min(earlier, key=lambda moment: abs(reach(moment) - half)), last]
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All of it as arrays, after at least one chunk; what follows from them is left out."""
+        depth = self.settings.env.depth
+        maps = {name: [getattr(moment, name) for moment in self.moments] for name in Moment._fields}
+        return {
+            "goals": np.concatenate([part for parts in self.goals for part in parts]),
+            "returns": np.concatenate([part for parts in self.returns for part in parts]),
+            "episodes": self.episodes.copy(),
+            "steps": np.asarray(self.steps),
+            "chunks": np.asarray(self.chunks),
+            "moment_halvings": np.asarray(self.moment_halvings),
+            "moment_episode": np.asarray(maps["episode"], int),
+            "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
+            "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
+            **{f"metric_{name}": column for name, column in self.metrics()._asdict().items()},
+        }
+
+    @classmethod
+    def restored(cls, settings: Train, state: dict[str, np.ndarray]) -> "Recorder":
+        """The recorder that had that state."""
+        made = cls(settings)
+        ends = np.cumsum(state["episodes"])[:-1]
+        for i, (goals, returns) in enumerate(zip(np.split(state["goals"], ends), np.split(state["returns"], ends), strict=True)):
+            made._add_episodes(i, goals, returns)
+        made.steps, made.chunks, made.moment_halvings = (int(state[name]) for name in ("steps", "chunks", "moment_halvings"))
+        maps = zip(state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True)
+        made.moments = [Moment(int(episode), visits, sigma) for episode, visits, sigma in maps]
+        columns = {name: state[f"metric_{name}"] for name in Metrics._fields}
+        made.rows = [{name: column[..., m] for name, column in columns.items()} for m in range(len(columns["step"]))]
+        return made
