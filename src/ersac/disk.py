@@ -145,7 +145,8 @@ def lock(path: Path) -> Iterator[None]:
             OPS.write(handle, json.dumps(me).encode().ljust(HOLDER_BYTES))
         yield
     finally:
-        OPS.close(handle)
+        with _explained("close", path):
+            OPS.close(handle)
 
 
 def in_use(path: Path) -> bool:

@@ -89,6 +89,7 @@ class Watch:
             if self._caught or not self._patient:
                 if os.isatty(1):
                     os.write(1, b"\x1b[?25h")  # a live table hides the cursor
+                os.write(2, b"ersac: left at once\n")
                 os._exit(of_signal(heard[0]))
             self._caught = heard[0]
         os.close(listen)

@@ -85,5 +85,6 @@ def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
 
 
 def scale_gradient(x: Array, scale: float | Array) -> Array:
-    """x forwards; its gradient times `scale` backwards."""
-    return scale * x + jax.lax.stop_gradient((1 - scale) * x)
+    """x forwards, exactly, however large the scale; its gradient times `scale` backwards."""
+    still = jax.lax.stop_gradient(x)
+    return still + scale * (x - still)

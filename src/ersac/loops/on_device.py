@@ -4,7 +4,7 @@ Seeds are shared out among the cores and vmapped on each; they never talk to one
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -90,13 +90,12 @@ def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: 
 
 
 @partial(jax.jit, static_argnums=0)
-def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -> tuple[Key, Carry]:
+def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -> tuple[Key, Actor]:
     env, agent = build(static)
 
-    def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Carry]:
+    def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Actor]:
         key = jax.random.key(seed)
-        actor = begin(env, agent, world, learner, jax.random.fold_in(key, START))
-        return key, Carry(learner, actor, jnp.zeros(env.n_states, jnp.int32), jnp.zeros((), jnp.int32))
+        return key, begin(env, agent, world, learner, jax.random.fold_in(key, START))
 
     return jax.vmap(one)(seeds, worlds, learner)
 
@@ -140,6 +139,15 @@ def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:
     return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves)
 
 
+def stacked(make: Callable[[int], Tree], seeds: range) -> Tree:
+    """What `make` gives for each seed, stacked on the host; no more than one seed's is ever there twice."""
+    first = make(seeds[0])
+    whole = jax.tree.map(lambda leaf: np.empty((len(seeds), *leaf.shape), leaf.dtype), first)
+    for place, seed in enumerate(seeds):
+        jax.tree.map(lambda into, leaf: into.__setitem__(place, leaf), whole, make(seed) if place else first)  # noqa: B023
+    return whole
+
+
 def prepare(settings: config.Train) -> Program:
     """Lay out the arrays of every seed and compile; seed i is the same run whatever other seeds are beside it.
 
@@ -153,12 +161,12 @@ def prepare(settings: config.Train) -> Program:
     width = -(-settings.run.seeds // mesh.size)
     seeds = range(settings.run.seed, settings.run.seed + width * mesh.size)
     env, agent = build(settings)
-    stack = lambda trees: jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
-    worlds = stack([env.world(seed) for seed in seeds])
-    learner = stack([agent.init(np.random.default_rng(seed)) for seed in seeds])
-    keys, carry = _start(program_of(settings), np.asarray(seeds, np.uint32), worlds, learner)
-    shared_out = NamedSharding(mesh, PartitionSpec(MESH_AXIS))
-    carry, worlds, keys = jax.device_put((carry, worlds, keys), shared_out)
+    shared_out = partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec(MESH_AXIS)))
+    worlds = shared_out(stacked(env.world, seeds))
+    learner = shared_out(stacked(lambda seed: agent.init(np.random.default_rng(seed)), seeds))
+    keys, actor = _start(program_of(settings), shared_out(np.asarray(seeds, np.uint32)), worlds, learner)
+    visits, rollouts = shared_out((np.zeros((len(seeds), env.n_states), np.int32), np.zeros(len(seeds), np.int32)))
+    keys, carry = shared_out((keys, Carry(learner, actor, visits, rollouts)))
     numbers = {name: np.float32(value) for name, value in config.floats(settings).items()}
     numbers = jax.device_put(numbers, NamedSharding(mesh, PartitionSpec()))
     step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))

@@ -227,7 +227,9 @@ def write_results(
 
 def ended(directory: Path, settings: Train) -> dict[str, Any] | None:
     """The verdicts of a run that has ended with these settings and whose facts are sound, or None."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    if not ((directory / SUMMARY).exists() and (directory / FACTS).exists()):
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be torn: then it is written again
         summary = json.loads(disk.read(directory / SUMMARY))
         if (summary["settings_hash"], summary["facts_sha256"]) == (settings_hash(settings), disk.digest(disk.read(directory / FACTS))):
             return summary

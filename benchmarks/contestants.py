@@ -1,0 +1,94 @@
+"""Who is measured: ours, bsuite's, the dense version and the kernel; each a stream of (steps, seconds)."""
+
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from benchmarks import dense, kernel
+from benchmarks.measure import Contestant
+from ersac import api
+from ersac.envs.deep_sea import action_map
+from ersac.loops import on_device
+
+KERNEL_ROLLOUTS = 200  # in one call
+BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it learns at every step
+
+
+def ours(depth: int, seeds: int = 1) -> Contestant:
+    """The `ersac` preset on as many seeds as are asked for, by the library's own loop: on as many cores as it takes."""
+    chunks = on_device.run(on_device.prepare(api.make_settings(depth=depth, seeds=seeds)))
+    return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+
+
+def dense_ours(depth: int) -> Contestant:
+    """The same learner with one-hot inputs and dense optimisers; about as much work in each call at every depth."""
+    return dense.run(api.make_settings(depth=depth, seeds=1), rollouts=max(1, 12_500 // depth**2))
+
+
+def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
+    """Ours, in a process that has one core: before jax counts them."""
+    pin(core)
+    return ours(depth, seeds)
+
+
+def kernel_on_core(core: int, depth: int) -> Contestant:
+    """The hand-written kernel, one seed, on one core once it is compiled."""
+    settings = api.make_settings(depth=depth, seeds=1)
+    length, rng = settings.learner.rollout, np.random.default_rng(0)
+    state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
+    scratch, steps, right = kernel.make_scratch(length), kernel.make_steps(length), action_map(depth, 0)
+    goals = np.zeros(KERNEL_ROLLOUTS * length // depth + 1, np.int8)
+    while True:
+        state.diver[3] = 0  # episodes are counted anew in every call
+        began = time.perf_counter()
+        kernel.run(state, scratch, steps, numbers, right, goals, rng, KERNEL_ROLLOUTS)
+        yield KERNEL_ROLLOUTS * length, time.perf_counter() - began
+        pin(core)
+
+
+def pin(core: int) -> None:
+    """Keep this process, and threads that it will start, on one core; where the system cannot, leave them."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+
+
+def bsuite_actor_critic(depth: int) -> Contestant:
+    """bsuite's JAX actor-critic as published: its default agent, its environment, its loop."""
+    episodes = max(1, 500 // depth)
+    return bsuite_chunks("actor_critic", depth, episodes, episodes)
+
+
+def bsuite_boot_dqn(depth: int) -> Contestant:
+    """bsuite's JAX Bootstrapped DQN as published, learning at every step."""
+    return bsuite_chunks("boot_dqn", depth, -(-BOOT_DQN_WARM_STEPS // depth), 1)
+
+
+def bsuite_chunks(name: str, depth: int, first: int, then: int) -> Contestant:
+    """One of bsuite's JAX baselines: its first episodes, then some at a time."""
+    make_agent, make_environment, run = bsuite_parts(name)
+    environment = make_environment(depth, mapping_seed=0)
+    agent = make_agent(environment.observation_spec(), environment.action_spec())
+    for episodes in itertools.chain([first], itertools.repeat(then)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # rlax warns of its future while it is traced
+            began = time.perf_counter()
+            run(agent, environment, episodes)
+            seconds = time.perf_counter() - began
+        yield episodes * depth, seconds
+
+
+def bsuite_parts(name: str) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., None]]:
+    """bsuite's makers of an agent and of DeepSea, and its loop; what its imports warn of is not ours to hear."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from bsuite.baselines import experiment
+        from bsuite.environments import deep_sea
+
+        agent = import_module(f"bsuite.baselines.jax.{name}.agent")
+    return agent.default_agent, deep_sea.DeepSea, experiment.run

@@ -1,0 +1,114 @@
+"""The same learner as everybody writes it: one-hot observations, dense layers, dense optimisers.
+
+Kept only to be measured against. Its loss and its loop are the library's own; what differs is that rows are
+`one_hot(obs) @ table`, that the gradient of a table is a table, and that every optimiser walks over all of it. (Priors are
+not trained; they are looked up here too.)
+"""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax import numpy as jnp
+
+from ersac import config
+from ersac.agents import make
+from ersac.agents.actor_critic import loss, policy_log_probs
+from ersac.agents.base import Agent
+from ersac.envs.base import Env
+from ersac.envs.make import make_env
+from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
+from ersac.types import Array, Learner, Params, Trajectory, Tree
+
+
+class Carry(NamedTuple):
+    """Everything that influences the future of one seed."""
+
+    learner: Learner
+    actor: Actor
+    rollouts: Array  # []
+
+
+def look_up(tables: Tree, obs: Array) -> Tree:
+    """Rows by multiplication: every table's, for observations [...]."""
+    first = jax.tree.leaves(tables)[0]
+    one_hot = jax.nn.one_hot(obs, len(first), dtype=first.dtype)  # [..., S]
+    return jax.tree.map(lambda table: one_hot @ table, tables)
+
+
+def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -> Array:
+    """Descent at a rate per visit on a whole table [S, n], damped through counts as `rows.per_visit` damps duplicates."""
+    counts = jnp.sum(jax.nn.one_hot(obs.reshape(-1), len(gradient), dtype=gradient.dtype), axis=0)  # [S]
+    damping = 1 + jnp.maximum(counts - 1, 0) * jnp.minimum(rate, 1.0)
+    return -rate * rollout * gradient / damping[:, None]
+
+
+def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
+    """The library's agent of the same settings, from the same first weights, with whole tables for parameters."""
+    sparse, parts = make.make_agent(settings, env), make.make_parts(settings, env)
+    store = make.make_optimisers(settings, parts, 0.0).rows
+    adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
+    tau_adam = optax.adam(settings.risk.tau_learning_rate)
+    visit_rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": settings.uncertainty.reward_rate}
+
+    def init(rng: np.random.Generator) -> Learner:
+        (dense, packed), log_tau, memory, _ = sparse.init(rng)
+        params = Params(dense, jax.tree.map(jnp.asarray, store.unpack(packed)))
+        opt = {"shared": adam.init((dense, params.rows["torso"])), "log_tau": tau_adam.init(log_tau)}
+        return Learner(params, log_tau, memory, opt)
+
+    def act(learner: Learner, kept: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
+        dense, tables = learner.params
+        log_pi = policy_log_probs(parts, Params(dense, look_up(tables, obs)), obs)  # [A]
+        action = jnp.minimum(jnp.sum(jnp.cumsum(jnp.exp(log_pi)) <= uniform), len(log_pi) - 1)
+        return action, log_pi[action]
+
+    def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, dict[str, Array]]:
+        (dense, tables), log_tau, memory, opt = learner
+
+        def total(dense: Tree, tables: Tree, log_tau: Array) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+            one = lambda t: loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t)
+            losses, aux = jax.vmap(one)(batch)
+            return jnp.mean(losses), aux
+
+        gradients, (priority, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(dense, tables, log_tau)
+        dense_gradient, table_gradient, tau_gradient = gradients
+        (dense_step, torso_step), shared_opt = adam.update((dense_gradient, table_gradient["torso"]), opt["shared"])
+        tau_step, tau_opt = tau_adam.update(-tau_gradient, opt["log_tau"])
+        own = lambda name, rate: jax.tree.map(partial(visit_step, rate, settings.rollout, batch.obs), table_gradient[name])
+        table_step = {"torso": torso_step} | {name: own(name, rate) for name, rate in visit_rates.items()}
+        params = Params(optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step))
+        memory = parts.uncertainty.observe(memory, batch)
+        opt = {"shared": shared_opt, "log_tau": tau_opt}
+        return Learner(params, log_tau + tau_step, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
+
+    return Agent(init, lambda learner, key: (), act, update, sparse.sigma2)
+
+
+def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
+    """Run one seed without end; yields the steps of each compiled call of that many rollouts, and the seconds they took."""
+    env = make_env(settings.env)
+    agent = dense_agent(settings.learner, env)
+    world, key = jnp.asarray(env.world(settings.run.seed)), jax.random.key(settings.run.seed)
+    learner = agent.init(np.random.default_rng(settings.run.seed))
+    carry = Carry(learner, begin(env, agent, world, learner, key), jnp.int32(0))
+
+    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
+        learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
+        return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
+
+    @partial(jax.jit, donate_argnums=0)
+    def chunk(carry: Carry) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+        addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(rollouts))
+        return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
+
+    while True:
+        began = time.perf_counter()
+        carry, told = chunk(carry)
+        facts, _ = jax.device_get(told)
+        yield facts.ended.size, time.perf_counter() - began

@@ -1,0 +1,179 @@
+"""Files whole or not at all; one writer a run."""
+
+import ast
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ersac
+from ersac import checkpoint, disk
+from ersac.config import SettingsError
+
+SOURCE = Path(ersac.__file__).parent
+NOTES = {"settings": "abc", "fingerprint": {}, "departures": [], "spent": {}}
+TREES = [{"w": np.full(50, number, np.float32), "n": np.asarray(number)} for number in range(4)]
+
+
+def save(directory: Path, number: int) -> None:
+    checkpoint.save(directory, number, TREES[number], NOTES)
+
+
+def crashes(directory, monkeypatch, memory, crash, kind: str, crash_at: int) -> list[str]:
+    """Save thrice on a disk that crashes at an operation of the third; what survives is put on a real one. Returns the operations."""
+    directory.mkdir()
+    sim = memory(kind)
+    monkeypatch.setattr(disk, "OPS", sim.ops())
+    save(directory, 0)
+    save(directory, 1)
+    before = len(sim.operations)
+    sim.crash_at = before + crash_at
+    with contextlib.suppress(crash):
+        save(directory, 2)
+    monkeypatch.setattr(disk, "OPS", disk.Ops())
+    for name, data in sim.survivors().items():
+        (directory / name).write_bytes(data)
+    return sim.operations[before:]
+
+
+def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, memory, crash):
+    operations = crashes(tmp_path / "whole", monkeypatch, memory, crash, "clean", 1000)
+    assert {"open", "write", "fsync", "rename", "unlink", "sync_directory", "read"} <= set(operations)
+    found = set()
+    for kind in memory.KINDS:
+        for k in range(len(operations) + 1):
+            directory = tmp_path / f"{kind} {k}"
+            crashes(directory, monkeypatch, memory, crash, kind, k)
+            complaints: list[str] = []
+            good = checkpoint.load(directory, "abc", complaints.append)
+            assert good is not None, (kind, k)
+            assert not complaints, (kind, k)  # a crash is no damage
+            assert good.number in (1, 2)
+            for number in checkpoint.numbers(directory):
+                checkpoint.verify(directory, number)  # none that would be an alarm one day
+            np.testing.assert_array_equal(good.arrays["w"], TREES[good.number]["w"])
+            found.add(good.number)
+            save(directory, 3)  # and life goes on
+            assert checkpoint.load(directory, "abc", complaints.append).number == 3
+            assert len(checkpoint.numbers(directory)) == checkpoint.KEPT
+            assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
+    assert found == {1, 2}  # crashes fell before and after the moment from which the new one counts
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=lambda n: errno.errorcode[n])
+def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch, failing, number):
+    seen: list[str] = []
+    for k in range(-1, 1000):  # first one that goes well, to see how many operations there are
+        directory = tmp_path / str(k)
+        monkeypatch.setattr(disk, "OPS", disk.Ops())
+        save(directory, 0)
+        save(directory, 1)
+        monkeypatch.setattr(disk, "OPS", failing(k, number, seen if k < 0 else []))
+        if k < 0:
+            save(directory, 2)
+            continue
+        if k == len(seen):
+            break
+        with pytest.raises(disk.DiskError) as error:
+            save(directory, 2)
+        text = str(error.value)
+        assert "\n" not in text
+        assert str(directory) in text
+        if seen[k] in ("open", "write", "fsync", "close", "rename"):
+            assert os.strerror(number) in text
+            assert re.search(r"; needs [\d,]+ bytes, [\d,]+ are free$", text)
+        monkeypatch.setattr(disk, "OPS", disk.Ops())
+        complaints: list[str] = []
+        good = checkpoint.load(directory, "abc", complaints.append)
+        assert good is not None
+        assert good.number in (1, 2)
+        assert not complaints
+        assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
+    assert k == len(seen) > 18
+
+
+PAIR = """
+import sys, pathlib
+from ersac import disk
+from ersac.config import SettingsError
+for line in sys.stdin:
+    try:
+        with disk.lock(pathlib.Path(line.strip())):
+            print("won", flush=True)
+            sys.stdin.readline()  # until told
+    except SettingsError as error:
+        print(error, flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who(tmp_path):
+    pair = [subprocess.Popen([sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    say = lambda one, text: (one.stdin.write(text + "\n"), one.stdin.flush())
+    for number in range(100):
+        if number % 2:  # a lock that somebody left behind
+            (tmp_path / str(number)).write_text(json.dumps({"pid": 2**22 + 1, "host": os.uname().nodename, "since": "long ago"}).ljust(256))
+        for one in pair:
+            say(one, str(tmp_path / str(number)))
+        told = [one.stdout.readline().strip() for one in pair]
+        assert told.count("won") == 1, told
+        winner = pair[told.index("won")]
+        (refusal,) = [text for text in told if text != "won"]
+        assert f"process {winner.pid} on {os.uname().nodename} since 20" in refusal
+        for one in pair:
+            say(one, "go on")
+    for one in pair:
+        one.stdin.close()
+        assert one.wait(10) == 0
+        one.stdout.close()
+
+
+def test_a_lock_is_free_again_after_sigkill(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        holder.stdin.write(f"{tmp_path / 'lock'}\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "won\n"
+        with pytest.raises(SettingsError, match=f"process {holder.pid} on"), disk.lock(tmp_path / "lock"):
+            pass
+        assert disk.in_use(tmp_path / "lock")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(10)
+    assert not disk.in_use(tmp_path / "lock")
+    with disk.lock(tmp_path / "lock"):
+        pass
+
+
+def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
+    """Its file still names the one before, who was killed."""
+    name = lambda pid: json.dumps({"pid": pid, "host": os.uname().nodename, "since": "2001"})
+    path = tmp_path / "lock"
+    path.write_text(name(2**22 + 1))
+    with open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        late = threading.Timer(0.3, path.write_text, [name(os.getpid())])
+        late.start()
+        with pytest.raises(SettingsError, match=f"in use by process {os.getpid()} on"), disk.lock(path):
+            pass
+        late.join()
+
+
+def test_no_pickle_anywhere_in_the_source():
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = {alias.name.split(".")[0] for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)}
+            names |= {str(getattr(node, "module", "")).split(".")[0]}
+            assert not names & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}, path
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+                assert "allow_pickle=False" in ast.unparse(node), path
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                assert ast.unparse(node.value) == "False", path

@@ -1,0 +1,359 @@
+"""A run that is stopped and continued is the run that never was; or it says in one line why it cannot be."""
+
+import itertools
+import json
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import ersac
+from ersac import api, checkpoint, cli, disk, exits
+from ersac.agents.presets import PRESETS
+from ersac.config import SettingsError, rollouts_per_chunk
+from ersac.loops import machine, on_device
+from ersac.study import keeper, records
+from ersac.study.recorder import Recorder
+
+CASES = [*((agent, "ensemble") for agent in PRESETS), ("ersac", "counts")]
+ARGV = [
+    "--depth",
+    "6",
+    "--seeds",
+    "2",
+    "--hidden",
+    "8",
+    "8",
+    "--rollout",
+    "20",
+    "--chunk",
+    "5",
+    "--episodes",
+    "100",
+    "--no-stop-when-solved",
+]
+
+
+def after(chunks: int):
+    """A signal that comes after some chunks of this life."""
+    asked = iter([0] * chunks)
+    return lambda: next(asked, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("agent", "uncertainty"), CASES)
+def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertainty):
+    """Stopped by a signal, and again, and by a budget that is raised: every array of the end is the same."""
+    kind = {"agent": agent, "uncertainty": uncertainty} if uncertainty == "counts" else {"agent": agent}
+    train(tmp_path / "whole", **kind)
+    with pytest.raises(exits.Stopped) as stop:
+        train(tmp_path / "cut", caught=after(2), **kind)
+    assert stop.value.number == signal.SIGTERM
+    assert str(tmp_path / "cut") in str(stop.value)
+    assert checkpoint.numbers(tmp_path / "cut" / "checkpoints") == [5, 10]
+    with pytest.raises(exits.Stopped):
+        train(tmp_path / "cut", caught=after(1), **kind)
+    train(tmp_path / "cut", **kind)
+    train(tmp_path / "raised", episodes=40, **kind)
+    train(tmp_path / "raised", episodes=41, **kind)  # within what its last chunk brought
+    result = train(tmp_path / "raised", **kind)
+    whole = left(tmp_path / "whole")
+    assert len(whole) > 50
+    assert left(tmp_path / "cut") == whole
+    assert left(tmp_path / "raised") == whole
+    assert result.departures == []
+
+
+def test_what_is_saved_without_waiting_for_its_time(train, left, tmp_path):
+    """Where a signal stops it, and at the end."""
+    train(tmp_path / "whole", checkpoint_seconds=1000)
+    assert checkpoint.numbers(tmp_path / "whole" / "checkpoints") == [30]
+    for chunks, saved in ((2, [10]), (1, [10, 15])):
+        with pytest.raises(exits.Stopped):
+            train(tmp_path / "cut", caught=after(chunks), checkpoint_seconds=1000)
+        assert checkpoint.numbers(tmp_path / "cut" / "checkpoints") == saved
+    train(tmp_path / "cut", checkpoint_seconds=1000)
+    assert left(tmp_path / "cut") == left(tmp_path / "whole")
+
+
+def test_checkpoints_cost_at_most_their_share(train, tmp_path, monkeypatch):
+    """The longer one takes, the longer it is until the next."""
+    monkeypatch.setattr(keeper, "COST_SHARE", 0.2)
+    saves: list[tuple[float, float]] = []
+
+    def slow(*args, whole=checkpoint.save):
+        began = time.monotonic()
+        whole(*args)
+        time.sleep(0.02)
+        saves.append((began, time.monotonic()))
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    train(tmp_path / "run", episodes=2000)
+    assert len(saves) >= 3
+    for (began, ended), (following, _) in itertools.pairwise(saves[:-1]):  # the last one is that of the end
+        assert following - ended >= 4.9 * (ended - began)
+
+
+def test_a_long_run_is_thinned_the_same_way(train, left, tmp_path, monkeypatch):
+    """Metrics and moments are thinned as they grow; what is left must not depend on when the run was cut."""
+    monkeypatch.setattr("ersac.study.recorder.METRIC_POINTS", 7)
+    monkeypatch.setattr("ersac.study.recorder.MOMENTS", 4)
+    monkeypatch.setattr(keeper, "COST_SHARE", 1e-9)  # only where it stops
+    train(tmp_path / "whole", episodes=400)
+    for chunks in (3, 1, 6, 9):
+        with pytest.raises(exits.Stopped):
+            train(tmp_path / "cut", caught=after(chunks), episodes=400)
+    train(tmp_path / "cut", episodes=400)
+    assert left(tmp_path / "cut") == left(tmp_path / "whole")
+
+
+def test_no_saved_leaf_is_idle(train, left, tmp_path):
+    """Zero any leaf of a checkpoint and the run ends differently: nothing is saved in vain, and all of it is read."""
+    train(tmp_path / "whole")
+    with pytest.raises(exits.Stopped):
+        train(tmp_path / "half", caught=after(4))  # in the middle of an episode
+    whole, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
+    saved = checkpoint.load(directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail)
+    assert len(saved.arrays) > 50
+    idle = []
+    for name, array in saved.arrays.items():
+        run = tmp_path / "zeroed"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(tmp_path / "half", run)
+        other = np.zeros_like(array) if array.any() else np.ones_like(array)
+        rewrite(run / "checkpoints", saved, {**saved.arrays, name: other})
+        train(run)
+        if left(run) == whole:
+            idle.append(name)
+    assert not idle
+
+
+def rewrite(directory, saved, arrays) -> None:
+    """Put other arrays into a checkpoint, with all digests as they must be."""
+    data = bytes(checkpoint._npz(arrays))
+    (directory / f"{saved.number:012d}.npz").write_bytes(data)
+    path = directory / f"{saved.number:012d}.json"
+    manifest = checkpoint.unseal(path.read_bytes())
+    path.write_bytes(checkpoint.seal({**manifest, "bytes": len(data), "sha256": disk.digest(data)}))
+
+
+@pytest.fixture
+def half(train, tmp_path):
+    """A run that was stopped."""
+    with pytest.raises(exits.Stopped):
+        train(tmp_path / "half", caught=after(2))
+    return tmp_path / "half"
+
+
+OTHERS = {"visible cores": 3, "jax": "0.1", "jaxlib": "0.1", "numpy": "1.0", "optax": "0.1", "ersac": "0.0", "machine": "abacus"}
+OTHERS |= {"system": "Plan 9", "xla flags": "--fast", "devices": "8 abacus", "seeds a device": 7, "jax options": "x64"}
+
+
+def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, monkeypatch):
+    manifest = next(half.glob("checkpoints/*10.json"))
+    now = checkpoint.unseal(manifest.read_bytes())["notes"]["fingerprint"]
+    assert now.keys() == OTHERS.keys()
+    for name, other in OTHERS.items():
+        run = tmp_path / name.replace(" ", "-")
+        shutil.copytree(half, run)
+        told = checkpoint.unseal((run / "checkpoints" / manifest.name).read_bytes())
+        told["notes"]["fingerprint"][name] = other
+        (run / "checkpoints" / manifest.name).write_bytes(checkpoint.seal(told))
+        with pytest.raises(SettingsError, match="cannot continue bit-exactly") as error:
+            train(run, exact=True)
+        change = f"{name} {other} -> {now[name] or 'none'}"
+        assert f": {change} (" in str(error.value)
+        assert capsys.readouterr().err == ""
+        result = train(run)
+        assert capsys.readouterr().err == f"ersac: continues, not bit-exact: {change}\n"
+        assert result.departures == [f"rollout 10: {change}"]
+        assert json.loads((run / "summary.json").read_text())["departures"] == result.departures
+
+
+def test_no_false_alarm(train, half, left, tmp_path, capsys):
+    train(half, exact=True)
+    train(tmp_path / "whole")
+    assert capsys.readouterr().err == ""
+    assert left(half) == left(tmp_path / "whole")
+
+
+def test_cores_that_are_really_gone_are_named(half, monkeypatch, train, capsys):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
+    train(half)
+    assert "continues, not bit-exact: visible cores " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_seeds_that_fill_up_a_core_are_not_saved(train, left, tmp_path, capsys, monkeypatch):
+    """Three seeds on two cores are four; the fourth is nobody's, here and where there is one core."""
+    if len(jax.local_devices()) == 1:
+        pytest.skip("one core")
+    train(tmp_path / "whole", seeds=3)
+    for run in ("same", "fewer"):
+        with pytest.raises(exits.Stopped):
+            train(tmp_path / run, caught=after(4), seeds=3)
+    train(tmp_path / "same", seeds=3, exact=True)
+    assert left(tmp_path / "same") == left(tmp_path / "whole")
+    monkeypatch.setattr(machine, "mesh", lambda seeds: jax.sharding.Mesh(jax.local_devices()[:1], (machine.MESH_AXIS,)))
+    result = train(tmp_path / "fewer", seeds=3)
+    assert capsys.readouterr().err == "ersac: continues, not bit-exact: devices 2 cpu -> 1 cpu, seeds a device 2 -> 3\n"
+    for facts, whole in zip(result.seeds, api.read(tmp_path / "whole").seeds, strict=True):
+        np.testing.assert_array_equal(facts.goals[:60], whole.goals[:60])  # what had been
+        assert len(facts.goals) == 100
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_ends_the_same(train, half, left, tmp_path, capsys):
+    train(tmp_path / "whole")
+    newest = half / "checkpoints" / "000000000010.npz"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    train(half)
+    assert capsys.readouterr().err.startswith(f"ersac: checkpoint {newest.with_suffix('.json')} is damaged (its arrays have ")
+    assert left(half) == left(tmp_path / "whole")
+
+
+def command(capsys, *argv: str) -> tuple[int, str, str]:
+    """The command line in this process: exit code, output, complaints."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(argv))
+    told = capsys.readouterr()
+    return int(stop.value.code or 0), told.out, told.err
+
+
+def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
+    """train, train --resume, resume; what they refuse; a run that has ended."""
+    monkeypatch.chdir(tmp_path)
+    go = lambda *argv: command(capsys, *argv, "--quiet")
+    begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0")
+    assert go(*begin, "--out", "whole") == (0, "", "")
+    term = after(2)
+    monkeypatch.setattr(exits.Watch, "caught", lambda self: term())
+    code, out, err = go(*begin, "--out", "cut", "--resume")  # nothing there yet: it starts
+    assert (code, out, err) == (143, "", "ersac: stopped; go on with: ersac resume cut\n")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    for argv, words in [
+        ((*begin, "--out", "cut"), "--out cut already holds something"),
+        ((*begin, "--out", "cut", "--resume", "--depth", "7"), "cut holds a run with other settings: --depth 6 -> 7; choose"),
+        (("resume", "cut", "--episodes", "99"), "--episodes can be raised when a run is resumed, not lowered: 100 -> 99"),
+        (("resume", "cut", "--episodes", "0"), "--episodes must be a whole number at least 1, not 0"),
+        (("resume", "cut", "--depth", "7"), "unknown option --depth of resume"),
+        (("resume",), "which run?"),
+        (("resume", "checkpoints"), ""),
+        (("resume", "."), ". holds no run"),
+    ]:
+        code, out, err = go(*argv)
+        assert (code, out) == (2 if words else 74, ""), err
+        assert err.startswith("ersac: ")
+        assert words in err
+        assert err.count("\n") == 1
+    assert go("resume", "cut", "--exact")[0] == 0
+    assert left(tmp_path / "cut") == left(tmp_path / "whole")
+    before = (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns
+    for argv in (("resume", "cut"), (*begin, "--out", "cut", "--resume")):
+        code, out, err = go(*argv, "--json")
+        assert (code, err) == (0, "ersac: cut has ended already; --episodes can raise its budget\n")
+        assert json.loads(out)["episodes"] == 100
+    assert (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns == before
+    assert go("resume", "cut", "--episodes", "130")[0] == 0
+    assert records.read_settings(tmp_path / "cut").run.episodes == 130
+    assert json.loads((tmp_path / "cut" / "summary.json").read_text())["episodes"] == 130
+
+
+def test_resume_without_a_directory_finds_its_run(quick, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begin = ("train", "deep-sea", *ARGV, "--quiet")
+    assert command(capsys, *begin, "--resume")[0] == 0
+    assert command(capsys, *begin, "--resume", "--episodes", "120")[0] == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["deep-sea-6-ersac-seed0"]
+    assert command(capsys, *begin)[0] == 0
+    assert command(capsys, *begin, "--gamma", "0.9", "--resume")[0] == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+@pytest.mark.parametrize("lost", ["summary.json", "facts.npz", "picture.png and summary.json"])
+def test_results_that_were_lost_are_written_again(train, left, tmp_path, lost):
+    train(tmp_path / "run")
+    before = left(tmp_path / "run")
+    for name in lost.split(" and "):
+        (tmp_path / "run" / name).write_bytes(b"")
+    train(tmp_path / "run")
+    assert left(tmp_path / "run") == before
+    assert (
+        api.read(tmp_path / "run").summary()["settings_hash"]
+        == json.loads((tmp_path / "run" / "summary.json").read_text())["settings_hash"]
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t[:50], lambda t: t.replace('"depth": 6', '"depth": 5'), lambda t: t.replace("Seeking", "check"), lambda t: ""]
+)
+def test_damaged_settings_are_one_line(train, tmp_path, capsys, change):
+    train(tmp_path / "run", episodes=10)
+    path = tmp_path / "run" / "settings.json"
+    path.write_text(change(path.read_text()))
+    assert command(capsys, "resume", str(tmp_path / "run")) == (74, "", f"ersac: {path} is damaged: it is not what a run wrote\n")
+
+
+def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, capsys):
+    """Exit code 75, the reason and how to go on."""
+
+    def breaks(program, whole=on_device.run):
+        for number, chunk in enumerate(whole(program)):
+            if number == 3:
+                raise RuntimeError("the device\nis gone")
+            yield chunk
+
+    train(tmp_path / "whole")
+    monkeypatch.setattr(on_device, "run", breaks)
+    begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0", "--out", str(tmp_path / "run"), "--quiet")
+    code, _, err = command(capsys, *begin)
+    assert (code, err) == (75, f"ersac: RuntimeError: the device is gone; go on with: ersac resume {tmp_path / 'run'}\n")
+    with pytest.raises(exits.Resumable):
+        cli.main([*begin, "--out", str(tmp_path / "other"), "--debug"])
+    monkeypatch.undo()
+    assert command(capsys, "resume", str(tmp_path / "run"))[0] == 0
+    assert left(tmp_path / "run") == left(tmp_path / "whole")
+
+
+def test_from_python(quick, tmp_path):
+    settings = {
+        "depth": 6,
+        "seeds": 2,
+        "hidden": (8, 8),
+        "rollout": 20,
+        "chunk": 5,
+        "episodes": 100,
+        "stop_when_solved": False,
+        "show": False,
+    }
+    first = ersac.train(out=tmp_path / "run", **settings)
+    again = ersac.train(out=tmp_path / "run", resume=True, **settings)
+    assert again.summary() == json.loads(
+        (tmp_path / "run" / "summary.json").read_text(), object_hook=lambda d: {k: v for k, v in d.items() if k != "facts_sha256"}
+    )
+    assert (first.steps, first.departures) == (again.steps, again.departures)
+
+
+def test_a_recorder_comes_back_as_it_was():
+    settings = api.make_settings(depth=3, seeds=2, rollout=4, chunk=2, episodes=9)
+    rng, recorder = np.random.default_rng(0), Recorder(settings)
+    for _ in range(30):
+        ended = rng.random((2, 2, 4)) < 0.4
+        facts = on_device.Facts(ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32))
+        metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
+        recorder.add(on_device.Chunk(facts, metrics, None, 0.1))
+        recorder.add_moment(recorder.moment(np.ones(9, np.int32), rng.random(9, np.float32)))
+    again = Recorder.restored(settings, recorder.state())
+    for name in ("episodes", "solved", "steps", "chunks", "moment_halvings", "recent"):
+        assert repr(getattr(again, name)) == repr(getattr(recorder, name)), name
+    assert {k: v.tobytes() for k, v in again.state().items()} == {k: v.tobytes() for k, v in recorder.state().items()}
+    assert len(again.facts()[0].goals) == 9
+
+
+def test_a_chunk_is_short_and_decided_by_the_settings():
+    length = lambda **changes: rollouts_per_chunk(api.make_settings(**changes))
+    assert (length(), length(chunk=7), length(seeds=1000), length(seeds=10_000, rollout=1000)) == (100, 7, 2, 1)
+    for seeds in (1, 16, 20, 21, 500):
+        assert seeds * 50 * length(seeds=seeds) / 50_000 <= 2

@@ -1,0 +1,49 @@
+"""Runs that are there to be killed: every preset in turn, saved after every chunk on a slow disk. Arguments: directory, seconds a write."""
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+from ersac import checkpoint, cli, disk
+from ersac.agents.presets import PRESETS
+from ersac.study import keeper, picture
+
+ARGV = ["--depth", "6", "--seeds", "2", "--hidden", "8", "8", "--rollout", "20", "--chunk", "5", "--quiet", "--resume"]
+ARGV += ["--no-stop-when-solved", "--checkpoint-seconds", "0"]
+
+
+def slowly(deed, seconds: float):
+    """An operation that takes its time after it is done: until then the file is there under its temporary name."""
+
+    def operation(*args):
+        done = deed(*args)
+        time.sleep(seconds)
+        return done
+
+    return operation
+
+
+def main(directory: Path, episodes: str, seconds: float) -> None:
+    keeper.COST_SHARE = math.inf
+    disk.OPS = disk.OPS._replace(write=slowly(os.write, seconds), fsync=slowly(os.fsync, seconds))
+    picture.draw, picture.as_png = lambda *_: None, lambda _: b"a picture"
+    save = checkpoint.save
+    for preset in PRESETS:
+
+        def told(*args, preset=preset):
+            print(preset, flush=True)
+            save(*args)
+
+        checkpoint.save = told
+        try:
+            cli.main(["train", "deep-sea", "--agent", preset, *ARGV, "--episodes", episodes, "--out", str(directory / preset)])
+        except SystemExit as stop:
+            if stop.code:
+                raise
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
