@@ -97,6 +97,7 @@ def test_names_are_those_of_the_suite():
     assert {name.split("/")[0] for name in suite.WANTED} <= set(command.NAMES)
 
 
+@pytest.mark.slow
 def test_bsuite_runs_as_published():
     episodes = contestants.bsuite_chunks("actor_critic", depth=4, first=2, then=3)
     assert [steps for steps, _ in itertools.islice(episodes, 3)] == [8, 12, 12]

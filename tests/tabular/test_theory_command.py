@@ -65,6 +65,7 @@ def test_an_unknown_agent_is_one_clear_line():
         theory.run_deep_sea(TheoryDeepSea(agent="k-lerning"))
 
 
+@pytest.mark.slow
 def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
     heard = io.StringIO()
     numbers = theory.run_regret(SMALL, tmp_path / "theory", Console(file=heard, width=160))
