@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from ersac import api, checkpoint, disk, display
+from ersac.loops import machine
 from ersac.study import keeper, picture
 
+machine.claim_cores()  # before anything here wakes jax: these runs are shared out as real ones are
 SMALL = {"depth": 6, "seeds": 2, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 100, "stop_when_solved": False}
 
 
