@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 train: $(VENV)/.run
 	$(BIN)/ersac train deep-sea $(ARGS)
 
-# The whole suite, types and style included. One test: make test ARGS="-k vtrace"
+# The whole suite, types and style included. One test: make test ARGS="-k vtrace". Most of its time is compiling, so little is optimised.
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
 # What takes longer than a commit should wait for.
 test-slow: $(VENV)/.dev

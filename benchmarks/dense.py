@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents import make
-from ersac.agents.actor_critic import loss, policy_log_probs
+from ersac.agents.actor_critic import loss, policy_logits
 from ersac.agents.base import Agent
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
@@ -61,11 +61,10 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         opt = {"shared": adam.init((dense, params.rows["torso"])), "log_tau": tau_adam.init(log_tau)}
         return Learner(params, log_tau, memory, opt)
 
-    def act(learner: Learner, kept: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
+    def act(learner: Learner, kept: Tree, obs: Array, gumbel: Array) -> tuple[Array, Array]:
         dense, tables = learner.params
-        log_pi = policy_log_probs(parts, Params(dense, look_up(tables, obs)), obs)  # [A]
-        action = jnp.minimum(jnp.sum(jnp.cumsum(jnp.exp(log_pi)) <= uniform), len(log_pi) - 1)
-        return action, log_pi[action]
+        logits = policy_logits(parts, Params(dense, look_up(tables, obs)), obs)  # [A]
+        return jnp.argmax(logits + gumbel), logits
 
     def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, dict[str, Array]]:
         (dense, tables), log_tau, memory, opt = learner
@@ -86,7 +85,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         opt = {"shared": shared_opt, "log_tau": tau_opt}
         return Learner(params, log_tau + tau_step, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
 
-    return Agent(init, lambda learner, key: (), act, update, sparse.sigma2)
+    return sparse._replace(init=init, act=act, update=update)
 
 
 def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
@@ -105,7 +104,7 @@ def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
     @partial(jax.jit, donate_argnums=0)
     def chunk(carry: Carry) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
         addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(rollouts))
-        return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
+        return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner, agent))(addresses))
 
     while True:
         began = time.perf_counter()

@@ -87,14 +87,14 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     log_tau, memory = learner.log_tau, learner.memory
 
     def objective(dense, tables, log_tau):
-        log_pi = ac.policy_log_probs(parts, Params(dense, tables), everywhere)
+        log_pi = jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere))
         return exact_optimism(mdp, log_pi, sigma2, log_tau)[0]
 
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
     heads = Params(dense["uncertainty"], tables["uncertainty"])
     known = lambda action: parts.uncertainty.sigma2(heads, memory, everywhere, features, jnp.full(STATES, action))
     sigma2 = jnp.stack([known(action) for action in range(ACTIONS)], axis=-1)
-    log_pi = np.asarray(ac.policy_log_probs(parts, Params(dense, tables), everywhere))
+    log_pi = np.asarray(jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere)))
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
         tables = tables | {"value": {"own": (j - parts.value.apply(dense["value"], {"own": 0.0}, features)[:, 0])[:, None]}}

@@ -1,6 +1,7 @@
 """The hand-written kernel and the library are two derivations of one update: they agree in every array."""
 
 import jax
+import jax.flatten_util
 import numpy as np
 import pytest
 from jax import numpy as jnp
@@ -50,12 +51,13 @@ def pairs(state: kernel.State, learner, tables) -> dict[str, tuple[np.ndarray, n
     """Every array that an update moves: the kernel's and the library's."""
     adam = lambda opt: next(part for part in jax.tree.leaves(opt, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(part, "mu"))
     dense, tau = adam(learner.opt["dense"]), adam(learner.opt["log_tau"])
+    whole = jax.flatten_util.ravel_pytree(learner.params.dense)[1]  # its moments lie in one vector
     return {
         "first rows": (state.rows[:, kernel.FIRST : kernel.MOMENT], tables["torso"]["first"]),
         "own rows": (state.rows[:, kernel.OWN : kernel.OWN + kernel.USED], kernel.heads(tables, "own")),
         "shared": (state.shared, kernel.shared_vector(learner.params.dense)),
-        "first moments": (state.shared_moment, kernel.shared_vector(dense.mu)),
-        "second moments": (state.shared_square, kernel.shared_vector(dense.nu)),
+        "first moments": (state.shared_moment, kernel.shared_vector(whole(dense.mu))),
+        "second moments": (state.shared_square, kernel.shared_vector(whole(dense.nu))),
         "tau": (state.tau, np.array([learner.log_tau, tau.mu, tau.nu])),
     }
 

@@ -68,7 +68,7 @@ def spoiled(monkeypatch):
 
         return env._replace(step=step)
 
-    def log_probs(parts, params, obs, whole=actor_critic.policy_log_probs):
+    def logits(parts, params, obs, whole=actor_critic.policy_logits):
         return spoiler.at(whole(parts, params, obs), "logits", obs // DEPTH)
 
     def uncertainty(*args, whole=make.make_uncertainty):
@@ -88,7 +88,7 @@ def spoiled(monkeypatch):
     monkeypatch.setattr(on_device, "build", build)
     monkeypatch.setattr(on_device, "rollout", rollout)
     monkeypatch.setattr(on_device, "make_env", make_env)
-    monkeypatch.setattr(actor_critic, "policy_log_probs", log_probs)
+    monkeypatch.setattr(actor_critic, "policy_logits", logits)
     monkeypatch.setattr(make, "make_uncertainty", uncertainty)
     monkeypatch.setattr(game, "payoff", payoff)
     monkeypatch.setattr(make, "make_optimisers", optimisers)
@@ -147,10 +147,8 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
 def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
     program = on_device.prepare(api.make_settings(**SMALL))
     learner = jax.tree.map(np.array, program.carry.learner)
-    leaf = {"rows": learner.params.rows, "dense": learner.params.dense["policy"]["w"], "opt": learner.opt["dense"][0].nu["value"]["w"]}[
-        place
-    ]
-    leaf[0, -1, -1] = np.inf
+    leaf = {"rows": learner.params.rows, "dense": learner.params.dense["policy"]["w"], "opt": learner.opt["dense"][0].nu}[place]
+    leaf[(0, *[-1] * (leaf.ndim - 1))] = np.inf
     with pytest.raises(NonFinite, match=rf"^{'opt' if place == 'opt' else 'params/' + place}.* is not finite at rollout 0, where it was"):
         on_device.snapshot(program, program.carry._replace(learner=learner))
 

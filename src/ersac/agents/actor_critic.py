@@ -35,10 +35,15 @@ class Optimisers(NamedTuple):
     rows: Store
 
 
-def policy_log_probs(parts: Parts, params: Params, obs: Array) -> Array:
-    """log pi(. | s) of observations whose rows have been looked up [..., A]."""
+def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
+    """The policy's logits at observations whose rows have been looked up [..., A]."""
     features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
-    return jax.nn.log_softmax(parts.policy.apply(params.dense["policy"], params.rows["policy"], features))
+    return parts.policy.apply(params.dense["policy"], params.rows["policy"], features)
+
+
+def log_prob(logits: Array, action: Array) -> Array:
+    """log pi(a | s) [...] of logits [..., A]."""
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], axis=-1)[..., 0]
 
 
 def loss(
@@ -128,17 +133,16 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
-def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
+def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, n_actions: int) -> Agent:
     """The agent whose attitude to risk, estimator and optimisers are given."""
 
     def look_up(learner: Learner, obs: Array) -> Params:
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
-    def act(learner: Learner, kept: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
-        """Sample from the policy by inverting its distribution function at `uniform`."""
-        log_pi = policy_log_probs(parts, look_up(learner, obs), obs)  # [A]
-        action = jnp.minimum(jnp.sum(jnp.cumsum(jnp.exp(log_pi)) <= uniform), len(log_pi) - 1)
-        return action, log_pi[action]
+    def act(learner: Learner, kept: Tree, obs: Array, gumbel: Array) -> tuple[Array, Array]:
+        """Sample from the policy: the largest of logits plus Gumbel noise. What needs a sum over actions waits for log_mu."""
+        logits = policy_logits(parts, look_up(learner, obs), obs)  # [A]
+        return jnp.argmax(logits + gumbel), logits
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
         dense, looked_up = look_up(learner, obs)
@@ -149,7 +153,9 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
     return Agent(
         init=lambda rng: init(settings, parts, optimisers, tau0, rng),
         begin=lambda learner, key: (),
+        chance=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
         act=act,
+        log_mu=log_prob,
         update=lambda learner, batch: update(settings, parts, optimisers, learner, batch),
         sigma2=sigma2,
     )

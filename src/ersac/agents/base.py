@@ -7,10 +7,14 @@ from ersac.types import Array, Key, Learner, Rng, Trajectory, Tree
 
 
 class Agent(NamedTuple):
-    """Five pure functions on arrays; a loop needs nothing else."""
+    """Pure functions on arrays; a loop needs nothing else."""
 
     init: Callable[[Rng], Learner]  # of plain numbers, on the host
     begin: Callable[[Learner, Key], Tree]  # at the start of an episode -> what the actor keeps through it
-    act: Callable[[Learner, Tree, Array, Array], tuple[Array, Array]]  # learner, kept, obs, uniform -> (action, log_mu)
+    chance: Callable[[Key, int], Tree]  # key, T -> the randomness of T actions [T, ...], drawn before the first of them
+    act: Callable[
+        [Learner, Tree, Array, Tree], tuple[Array, Tree]
+    ]  # learner, kept, obs, one step's chance -> (action, what log_mu asks for)
+    log_mu: Callable[[Tree, Array], Array]  # what act told, [T, ...], and actions [T] -> behaviour log-probabilities [T]: all steps at once
     update: Callable[[Learner, Trajectory], tuple[Learner, Array, dict[str, Array]]]  # batch [B, ...] -> (learner, priority [B], metrics)
     sigma2: Callable[[Learner, Array, Array], Array]  # learner, obs, action -> epistemic variance, for maps and pictures

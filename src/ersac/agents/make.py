@@ -58,7 +58,7 @@ def make_agent(settings: config.ActorCritic, env: Env) -> Agent:
         case _:  # nothing depends on tau
             tau0, tau_rate = 1.0, 0.0
     parts = make_parts(settings, env)
-    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate), tau0)
+    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate), tau0, env.n_actions)
 
 
 def make_optimisers(settings: config.ActorCritic, parts: Parts, tau_rate: float | Array) -> Optimisers:
@@ -68,5 +68,5 @@ def make_optimisers(settings: config.ActorCritic, parts: Parts, tau_rate: float 
     widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
     rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, settings.rollout)) for name, rate in rates.items()}
     rules["torso"] = {"first": rows.adam(settings.learning_rate, settings.b1, settings.b2)}
-    dense = optax.adam(settings.learning_rate, settings.b1, settings.b2)
+    dense = optax.flatten(optax.adam(settings.learning_rate, settings.b1, settings.b2))
     return Optimisers(dense, optax.adam(tau_rate), rows.store(rules, widths))

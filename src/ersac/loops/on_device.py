@@ -4,7 +4,7 @@ Seeds are shared out among the cores and vmapped on each; they never talk to one
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -34,14 +34,23 @@ class Carry(NamedTuple):
 
     learner: Learner
     actor: Actor
+    episode_return: Array  # []   of the episode under way
     visits: Array  # [n_states] int32
     rollouts: Array  # [] int32
+
+
+class Episodes(NamedTuple):
+    """What every step tells of its episode so far; a person reads the last step of each."""
+
+    ended: Array  # bool
+    goal: Array  # bool
+    episode_return: Array
 
 
 class Chunk(NamedTuple):
     """What one compiled call brought to the host; seeds first."""
 
-    facts: Facts  # [seeds, rollouts, T]
+    facts: Episodes  # [seeds, rollouts, T]
     metrics: dict[str, np.ndarray]  # [seeds, rollouts]
     carry: Carry
     seconds: float
@@ -64,29 +73,52 @@ def build(settings: config.Train) -> tuple[Env, Agent]:
     return env, make_agent(settings.learner, env)
 
 
-Brought = tuple[Carry, tuple[Facts, dict[str, Array], dict[str, Array]]]  # carry, then of every rollout: facts, metrics, what was seen
+Metrics = dict[str, Array]
+Brought = tuple[Carry, tuple[Episodes, Metrics, Metrics]]  # carry, then of every rollout: episodes, metrics, what was seen
 
 
 def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brought:
     """A fixed number of rollouts of one seed, each followed by an update."""
     env, agent = build(settings)
 
-    def body(carry: Carry, dice: Dice) -> Brought:
+    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, Metrics, Metrics]]:
         actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
         learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
         visits = carry.visits.at[trajectory.obs[:-1]].add(1)
-        return Carry(learner, actor, visits, carry.rollouts + 1), (facts, metrics, guard.watch(trajectory, learner))
+        carry = carry._replace(learner=learner, actor=actor, visits=visits, rollouts=carry.rollouts + 1)
+        return carry, (facts, metrics, guard.watch(trajectory, learner))
 
-    # One vectorised draw for the whole chunk is far cheaper than one a rollout, and each has its own address all the same.
+    # What can be done for the whole chunk at once is far cheaper than in each rollout or step: draws, which have an address each
+    # all the same, and returns.
     addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings)))
-    return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner))(addresses))
+    carry, (facts, metrics, seen) = jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner, agent))(addresses))
+    under_way, returns = episode_returns(carry.episode_return, facts.reward, facts.ended)
+    return carry._replace(episode_return=under_way), (Episodes(facts.ended, facts.goal, returns), metrics, seen)
+
+
+def episode_returns(before: Array, reward: Array, ended: Array) -> tuple[Array, Array]:
+    """The sum of rewards since each step's episode began [R, T], after that of the episode under way at the end.
+
+    `before`: what the first episode had already. In each rollout first and then from one to the next, so that it does not
+    depend on where a run is cut into chunks, to the last bit.
+    """
+    begins = jnp.pad(ended[:, :-1], [(0, 0), (1, 0)])
+    join = lambda a, b: (jnp.where(b[1], b[0], a[0] + b[0]), a[1] | b[1])
+    within, begun = jax.lax.associative_scan(join, (reward, begins), axis=1)
+
+    def follow(before: Array, rollout: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        within, begun, ended = rollout
+        total = jnp.where(begun, within, before + within)
+        return jnp.where(ended, 0.0, total[-1]), total
+
+    return jax.lax.scan(follow, before, (within, begun, ended[:, -1]))
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: Carry, worlds: Tree, keys: Key) -> Brought:
-    over_seeds = lambda numbers, *seeds: jax.vmap(partial(chunk, config.with_floats(static, numbers)))(*seeds)
+    one = lambda numbers, *seed: chunk(config.with_floats(static, numbers), *seed)
     each = PartitionSpec(MESH_AXIS)
-    return jax.shard_map(over_seeds, mesh=mesh, in_specs=(PartitionSpec(), each, each, each), out_specs=each)(numbers, carry, worlds, keys)
+    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=each, out_specs=each)(numbers, carry, worlds, keys)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -139,36 +171,37 @@ def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:
     return structure, tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves)
 
 
-def stacked(make: Callable[[int], Tree], seeds: range) -> Tree:
-    """What `make` gives for each seed, stacked on the host; no more than one seed's is ever there twice."""
-    first = make(seeds[0])
-    whole = jax.tree.map(lambda leaf: np.empty((len(seeds), *leaf.shape), leaf.dtype), first)
-    for place, seed in enumerate(seeds):
-        jax.tree.map(lambda into, leaf: into.__setitem__(place, leaf), whole, make(seed) if place else first)  # noqa: B023
+def stacked(make: Callable[[config.Train], Tree], runs: Sequence[config.Train]) -> Tree:
+    """What `make` gives for each run, stacked on the host; no more than one run's is ever there twice."""
+    first = make(runs[0])
+    whole = jax.tree.map(lambda leaf: np.empty((len(runs), *leaf.shape), leaf.dtype), first)
+    for place, run in enumerate(runs):
+        jax.tree.map(lambda into, leaf: into.__setitem__(place, leaf), whole, make(run) if place else first)  # noqa: B023
     return whole
 
 
-def prepare(settings: config.Train) -> Program:
+def prepare(settings: config.Train, variants: Sequence[config.Train] | None = None) -> Program:
     """Lay out the arrays of every seed and compile; seed i is the same run whatever other seeds are beside it.
 
-    Weights and priors are drawn on the host, a generator a seed. Where the cores do not divide the seeds, the last core
-    runs seeds beyond the last one that was asked for: nobody looks at them.
+    `variants`: what each place runs, where they differ in numbers as well as in seeds; each has one seed. Weights and priors are drawn
+    on the host, a generator a seed. Where the cores do not divide the places, the last core runs the last one more than once:
+    nobody looks at it.
     """
     machine.claim_cores()
     machine.keep_programs()
     began = time.perf_counter()
-    mesh = machine.mesh(settings.run.seeds)
-    width = -(-settings.run.seeds // mesh.size)
-    seeds = range(settings.run.seed, settings.run.seed + width * mesh.size)
-    env, agent = build(settings)
+    runs = list(variants or (config.override(settings, seed=seed) for seed in seeds_of(settings)))
+    mesh = machine.mesh(len(runs))
+    runs += [runs[-1]] * (-len(runs) % mesh.size)
     shared_out = partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec(MESH_AXIS)))
-    worlds = shared_out(stacked(env.world, seeds))
-    learner = shared_out(stacked(lambda seed: agent.init(np.random.default_rng(seed)), seeds))
-    keys, actor = _start(program_of(settings), shared_out(np.asarray(seeds, np.uint32)), worlds, learner)
-    visits, rollouts = shared_out((np.zeros((len(seeds), env.n_states), np.int32), np.zeros(len(seeds), np.int32)))
-    keys, carry = shared_out((keys, Carry(learner, actor, visits, rollouts)))
-    numbers = {name: np.float32(value) for name, value in config.floats(settings).items()}
-    numbers = jax.device_put(numbers, NamedSharding(mesh, PartitionSpec()))
+    worlds = shared_out(stacked(lambda run: build(run)[0].world(run.run.seed), runs))
+    learner = shared_out(stacked(lambda run: build(run)[1].init(np.random.default_rng(run.run.seed)), runs))
+    seeds = np.asarray([run.run.seed for run in runs], np.uint32)
+    keys, actor = _start(program_of(settings), shared_out(seeds), worlds, learner)
+    n_states = build(settings)[0].n_states
+    counts = shared_out((np.zeros(len(runs), np.float32), np.zeros((len(runs), n_states), np.int32), np.zeros(len(runs), np.int32)))
+    keys, carry = shared_out((keys, Carry(learner, actor, *counts)))
+    numbers = shared_out({name: np.asarray([config.floats(run)[name] for run in runs], np.float32) for name in config.floats(settings)})
     step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))
     return Program(settings, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)
 

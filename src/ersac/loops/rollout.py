@@ -10,27 +10,28 @@ from ersac.config import ActorCritic, Counts, Ensemble
 from ersac.envs.base import Env
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
+UNROLL = 5  # steps in one turn of the acting loop: a turn costs as much to organise as a small step costs to compute
+
 
 class Actor(NamedTuple):
-    """What acting carries from one rollout to the next."""
+    """What acting carries from one step to the next."""
 
     state: Tree  # of the environment
     kept: Tree  # what the agent keeps through an episode
-    episode_return: Array  # of the episode under way
 
 
 class Facts(NamedTuple):
-    """What an episode's last step tells of it; read only where `ended`."""
+    """What the steps of a rollout tell of its episodes."""
 
     ended: Array  # [T] bool
-    goal: Array  # [T] bool
-    episode_return: Array  # [T]
+    goal: Array  # [T] bool     read only where `ended`
+    reward: Array  # [T]
 
 
 def begin(env: Env, agent: Agent, world: Tree, learner: Learner, key: Key) -> Actor:
     """An actor at the start of its first episode."""
     key_env, key_agent = jax.random.split(key)
-    return Actor(env.reset(world, key_env), agent.begin(learner, key_agent), jnp.zeros(()))
+    return Actor(env.reset(world, key_env), agent.begin(learner, key_agent))
 
 
 class Interaction(NamedTuple):
@@ -38,38 +39,36 @@ class Interaction(NamedTuple):
 
     obs: Array
     action: Array
+    told: Tree  # what the agent's log_mu asks for
     reward: Array
     discount: Array
-    log_mu: Array
+    goal: Array
 
 
-def interact(
-    env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, uniform: Array, key: Key
-) -> tuple[Actor, tuple[Interaction, Facts]]:
+def interact(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, chance: Tree, key: Key) -> tuple[Actor, Interaction]:
     """Act once, step once, and start the next episode where this one ended."""
     obs = env.observe(world, actor.state)
-    action, log_mu = agent.act(learner, actor.kept, obs, uniform)
+    action, told = agent.act(learner, actor.kept, obs, chance)
     step = env.step(world, actor.state, action, key)
     ended = step.discount == 0
-    total = actor.episode_return + step.reward
-    afresh, going_on = begin(env, agent, world, learner, key), Actor(step.state, actor.kept, total)
+    afresh, going_on = begin(env, agent, world, learner, key), Actor(step.state, actor.kept)
     actor = jax.tree.map(lambda new, old: jnp.where(ended, new, old), afresh, going_on)
-    return actor, (Interaction(obs, action, step.reward, step.discount, log_mu), Facts(ended, step.goal, total))
+    return actor, Interaction(obs, action, told, step.reward, step.discount, step.goal)
 
 
 class Dice(NamedTuple):
     """All the randomness of one rollout, drawn before it begins."""
 
-    uniform: Array  # [T]      decides the actions
+    chance: Tree  # [T, ...]   decides the actions
     keys: Key  # [T]           the environment's
     noise: Array  # [T, K]     goes with each step's reward for ever; see reward_noise
 
 
-def throw(settings: ActorCritic, key: Key) -> Dice:
+def throw(settings: ActorCritic, agent: Agent, key: Key) -> Dice:
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
     key_act, key_env, key_noise = jax.random.split(key, 3)
-    uniform = jax.random.uniform(key_act, (settings.rollout,))
-    return Dice(uniform, jax.random.split(key_env, settings.rollout), reward_noise(settings.uncertainty, settings.rollout, key_noise))
+    length = settings.rollout
+    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), reward_noise(settings.uncertainty, length, key_noise))
 
 
 def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array:
@@ -84,6 +83,8 @@ def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array
 def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:
     """T interactions with one set of parameters."""
     one = lambda actor, x: interact(env, agent, world, learner, actor, *x)
-    actor, (steps, facts) = jax.lax.scan(one, actor, (dice.uniform, dice.keys))
+    actor, steps = jax.lax.scan(one, actor, (dice.chance, dice.keys), unroll=UNROLL)
     obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
-    return actor, Trajectory(obs, steps.action, steps.reward, steps.discount, jnp.ones_like(steps.reward), steps.log_mu, dice.noise), facts
+    log_mu = agent.log_mu(steps.told, steps.action)
+    t = Trajectory(obs, steps.action, steps.reward, steps.discount, jnp.ones_like(steps.reward), log_mu, dice.noise)
+    return actor, t, Facts(steps.discount == 0, steps.goal, steps.reward)
