@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow check bench clean
+.PHONY: train test test-slow sabotage check bench clean
 .DEFAULT_GOAL := train
 
 # Train ERSAC on DeepSea and leave a picture under runs/. More: make train ARGS="--depth 40 --seeds 8"
@@ -17,6 +17,10 @@ test: $(VENV)/.dev check
 # What takes longer than a commit should wait for.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --timeout 3600 $(ARGS)
+
+# One-line faults put into a copy of the source in turn: does the suite see each? Some of them: make sabotage ARGS="disk.py rows.py"
+sabotage: $(VENV)/.dev
+	$(BIN)/python tests/sabotage.py $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks

@@ -22,17 +22,21 @@ def test_train_returns_what_it_writes(tmp_path):
         np.testing.assert_array_equal(told.goals, kept.goals)
         np.testing.assert_array_equal(told.returns, kept.returns)
     np.testing.assert_array_equal(result.metrics.tau, metrics.tau)
+    assert result.steps_per_second == pytest.approx(result.steps / result.run_seconds)
+    assert 0 < result.run_seconds < result.wall_seconds
+    assert result.steps == 2 * 10 * 50 * len(metrics.step)  # seeds, rollouts a chunk, steps a rollout, chunks
     np.testing.assert_array_equal(result.moments[-1].sigma, moments[-1].sigma)
     with pytest.raises(ersac.SettingsError, match="already holds something"):
         ersac.train("deep-sea", out=tmp_path / "run", **SMALL)
 
 
-def test_the_recorders_verdict_is_the_rules(monkeypatch):
+@pytest.mark.parametrize("cuts", [[3, 50, 51, 700, 1100], range(7, 2000, 7)], ids=["long", "short"])
+def test_the_recorders_verdict_is_the_rules(cuts):
     settings = api.make_settings(depth=5, seeds=1, episodes=2000)
     rng = np.random.default_rng(0)
     goals = rng.random(2000) < np.linspace(0.2, 1.2, 2000)
     recorder = Recorder(settings)
-    for part in np.split(goals, [3, 50, 51, 700, 1100]):
+    for part in np.split(goals, cuts):
         recorder._judge(0, part)
         recorder.episodes[0] += len(part)
     from ersac.study.verdicts import solved_reliable

@@ -27,6 +27,10 @@ USAGE = """usage: ersac COMMAND ...
 
   ersac train ENV [--depth N --agent NAME --seeds N ...]   train an agent; `ersac train deep-sea --help` lists every setting
   ersac resume RUN [--episodes N --exact ...]              go on with a run that was stopped, where it was
+  ersac sweep NAME [--scale smoke|desk|paper ...]          many runs, or those that are missing; `ersac sweep` lists them
+  ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweep; `ersac figure` lists them
+  ersac runs [DIR]                                         the runs and sweeps below a directory, and the state of each
+  ersac export RUN [RUN ...] --to FILE [--what TABLE]      the records as a tidy table, FILE.csv or FILE.parquet
   ersac theory [deep-sea] [--depth N --agent NAME ...]     the paper's exact half, run and drawn
   ersac bench [--quick --json ...]                         how fast this is, beside others, as ratios
   ersac --version                                          say which version this is
@@ -65,6 +69,7 @@ class TrainCommand:
     """Go on with the run in that directory if it has these settings, or start it."""
     exact: bool = False
     """Refuse to continue where versions, cores or flags have changed and the bits could differ."""
+    track: config.Track = config.UNTRACKED
     manner: Manner = Manner()
 
 
@@ -74,12 +79,65 @@ class ResumeCommand:
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
     """The run's directory."""
-    episodes: Annotated[int, config.Between(1)] | None = None
+    episodes: config.Episodes | None = None
     """A larger budget of episodes than the run was given."""
-    checkpoint_seconds: config.NonNegative | None = None
+    checkpoint_seconds: config.Seconds | None = None
     """Seconds between checkpoints."""
     exact: bool = False
     """Refuse to continue where versions, cores or flags have changed and the bits could differ."""
+    track: config.Track = config.UNTRACKED
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Run what is missing of a sweep: the same command starts it and goes on with it."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The sweep; `ersac sweep` lists them."""
+    scale: str = "smoke"
+    """How much of it: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
+    engine: str = "local"
+    """Who runs it: local, or ray (needs ersac[ray]; RAY_ADDRESS names a cluster, by default there is one on this machine only)."""
+    out: Path | None = None
+    """Its directory; by default runs/sweeps/NAME-SCALE."""
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
+class FigureCommand:
+    """Draw a figure of the paper: run what is missing of its sweep, then draw."""
+
+    label: Annotated[str, tyro.conf.Positional] = ""
+    """The figure, by its label in the paper; `ersac figure` lists them."""
+    scale: str = "smoke"
+    """How much of its sweep is run: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
+    engine: str = "local"
+    """Who runs it: local, or ray (needs ersac[ray])."""
+    out: Path | None = None
+    """Where the picture and its numbers go; by default figures/ in the sweep's directory."""
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
+class RunsCommand:
+    """List the runs and sweeps below a directory, with the state of each."""
+
+    directory: Annotated[Path, tyro.conf.Positional] = Path("runs")
+    """Where to look."""
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the records of runs that have ended as one tidy table."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """The runs' directories."""
+    to: Path | None = None
+    """The file, which must not be there yet: .csv, or .parquet (needs ersac[track])."""
+    what: str = "episodes"
+    """What is a row: episodes, metrics (what the learner said of itself, by steps) or seeds (verdicts, and every setting)."""
     manner: Manner = Manner()
 
 
@@ -101,7 +159,9 @@ class TheorySeaCommand:
     manner: Manner = Manner()
 
 
-Command = TypeVar("Command", TrainCommand, ResumeCommand, TheoryCommand, TheorySeaCommand)
+Command = TypeVar(
+    "Command", TrainCommand, ResumeCommand, SweepCommand, FigureCommand, RunsCommand, ExportCommand, TheoryCommand, TheorySeaCommand
+)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -122,7 +182,16 @@ def main(argv: list[str] | None = None) -> None:
 
 def dispatch(argv: list[str]) -> int:
     """Find the command."""
-    commands: dict[str, Callable[[list[str]], int]] = {"train": train, "resume": resume, "theory": theory, "bench": bench}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": train,
+        "resume": resume,
+        "sweep": sweep,
+        "figure": figure,
+        "runs": runs,
+        "export": export,
+        "theory": theory,
+        "bench": bench,
+    }
     usage = USAGE.format(environments=", ".join(config.ENVIRONMENTS), agents=", ".join(PRESETS))
     match argv:
         case [] | ["-h" | "--help", *_] | ["train"] | ["train", "-h" | "--help"]:
@@ -153,7 +222,7 @@ def train(argv: list[str]) -> int:
 
     stem = f"{env_name}-{settings.env.depth}-{agent}-seed{settings.run.seed}"
     out = command.out or records.place(Path("runs"), stem, settings, command.resume)
-    return go(settings, out, command.resume, command.exact, command.manner)
+    return go(settings, out, command.resume, command.exact, command.track, command.manner)
 
 
 def resume(argv: list[str]) -> int:
@@ -167,18 +236,111 @@ def resume(argv: list[str]) -> int:
     changes = {"episodes": command.episodes, "checkpoint_seconds": command.checkpoint_seconds}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = config.check(config.override(records.read_settings(command.run), **given))
-    return go(settings, command.run, True, command.exact, command.manner)
+    return go(settings, command.run, True, command.exact, command.track, command.manner)
 
 
-def go(settings: config.Train, out: Path, resume: bool, exact: bool, manner: Manner) -> int:
+def go(settings: config.Train, out: Path, resume: bool, exact: bool, track: config.Track, manner: Manner) -> int:
     """Run, and say how it ended."""
     from ersac import api, display
 
     with exits.Watch() as watch:
-        result = api.run(settings, out, display.choose(not manner.quiet), resume, exact, watch.caught)
+        result = api.run(settings, out, display.choose(not manner.quiet), resume, exact, watch.caught, track)
     if not manner.quiet:
         tell(result)
     return finish(result.summary(), manner)
+
+
+def sweep(argv: list[str]) -> int:
+    """`ersac sweep NAME ...`."""
+    from ersac.study import sweeps
+
+    command = parse(SweepCommand(), "ersac sweep", "sweep", argv)
+    if command.name not in sweeps.SWEEPS:
+        print(sweeps.listed(), end="")
+    if not command.name:
+        return exits.OK
+    home, wanted = planned(command.name, command.scale, command.engine, command.out)
+    report = swept(f"{command.name}-{command.scale}", wanted, home, command.engine, command.manner)
+    finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.manner)
+    report.verdict(home)
+    return exits.OK
+
+
+def planned(name: str, scale: str, engine: str, out: Path | None) -> tuple[Path, list[Any]]:
+    """Where a sweep is, and its runs; or which name was probably meant."""
+    from ersac.study import engines, sweeps
+
+    chosen = config.pick("sweep", name, sweeps.SWEEPS)
+    size = config.pick("scale", scale, chosen.sizes)
+    config.pick("engine", engine, engines.ENGINES)
+    engines.refuse_if_missing(engine)
+    return out or Path("runs") / "sweeps" / f"{name}-{scale}", sweeps.instances(chosen, size)
+
+
+def swept(title: str, wanted: list[Any], home: Path, engine: str, manner: Manner) -> Any:
+    """Run what is missing of a sweep, and say how it ended."""
+    from ersac import display
+    from ersac.study import engines, runner
+
+    screen = display.choose_for_sweep(not manner.quiet)
+    with exits.Watch() as watch:
+        report = runner.run(title, wanted, home, engines.ENGINES[engine], screen, watch.caught)
+    if not manner.quiet:
+        print(f"{report.ended} of {report.wanted} runs have ended; they are in {home}", flush=True)
+    return report
+
+
+def figure(argv: list[str]) -> int:
+    """`ersac figure LABEL ...`."""
+    command = parse(FigureCommand(), "ersac figure", "figure", argv)
+
+    from ersac.study import figures
+
+    if command.label not in figures.FIGURES:
+        print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
+    if not command.label:
+        return exits.OK
+    name = config.pick("figure", command.label, figures.FIGURES).sweep
+    home, wanted = Path("runs"), list[Any]()
+    if name is not None:
+        home, wanted = planned(name, command.scale, command.engine, None)
+        swept(f"{name}-{command.scale}", wanted, home, command.engine, command.manner)
+    caption = f"ersac figure {command.label} --scale {command.scale}"
+    told = figures.make(command.label, home, wanted, command.scale, caption, command.out or home / "figures")
+    if not command.manner.quiet:
+        print(f"picture: {told['picture']}", flush=True)
+    return finish(told, command.manner)
+
+
+def runs(argv: list[str]) -> int:
+    """`ersac runs [DIR]`."""
+    command = parse(RunsCommand(), "ersac runs", "runs", argv)
+
+    from rich.console import Console
+
+    from ersac.study import listing
+
+    with Console(stderr=True, quiet=command.manner.quiet).status(f"reading {command.directory}") as status:
+        found = []
+        for row in listing.rows(command.directory):
+            found.append(row)
+            status.update(f"reading {command.directory}: {len(found):,} runs")
+    if not command.manner.quiet:
+        tell_runs(found)
+    return finish(listing.as_json(found), command.manner)
+
+
+def export(argv: list[str]) -> int:
+    """`ersac export RUN [RUN ...] --to FILE`."""
+    command = parse(ExportCommand(), "ersac export", "export", argv)
+    if not command.runs or command.to is None:
+        raise SettingsError("which runs, and where to? ersac export RUN [RUN ...] --to FILE.csv")
+
+    from ersac import display
+    from ersac.study.export import export as write
+
+    tell = (lambda line: None) if command.manner.quiet else (lambda line: print(line, flush=True))
+    return finish(write(command.runs, command.to, command.what, display.note, tell), command.manner)
 
 
 def theory(argv: list[str]) -> int:
@@ -257,6 +419,21 @@ def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
+def tell_runs(found: list[Any]) -> None:
+    """Say what there is, a line a run, and how much of each sweep."""
+    from ersac.study import listing
+
+    width = max((len(row.run) for row in found), default=0)
+    for row in found:
+        solved = "" if row.solved is None else f"{row.solved}/{row.seeds} solved"
+        told = "" if row.agent is None else f"{row.agent}, depth {row.depth}, seeds {row.seeds}"
+        print(f"{row.run:<{width}}  {told:<32}  {solved:<16}  {row.words()}".rstrip())
+    for sweep in listing.counts(found):
+        print(f"sweep {sweep.sweep}: {sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed ({sweep.directory})")
+    if not found:
+        print("no runs here")
+
+
 def kind_of(settings: Any) -> str:
     """The name under which a part is chosen on the command line."""
     return next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
@@ -295,9 +472,9 @@ def explain(complaint: str, default: Any, whose: str, argv: list[str]) -> str:
             close = difflib.get_close_matches(name, known, n=1)
             return f"unknown option {name} of {whose}" + (f"; did you mean {close[0]}?" if close else "; --help lists them")
     named = re.search(r"(?:parsing|argument) '?(--[a-z0-9-]+)", " ".join(complaint.split()))
-    if named and named[1] in hints:
+    if named and named[1] in hints and named[1] in words:
         first, *rest = argv[words.index(named[1]) :]
         given = [first.partition("=")[2]] if "=" in first else itertools.takewhile(lambda word: not word.startswith("--"), rest)
-        return f"{named[1]} must be {config.expected(hints[named[1]])}, not '{' '.join(given)}'"
+        return f"{named[1]} must be {config.expected(hints[named[1]])}, not {config.shown(' '.join(given))}"
     plain = " ".join(re.sub(r"[^\x20-\x7e]+", " ", complaint).split())
-    return re.sub(r"^(.+?) (?=\1)| For full helptext.*", "", plain)
+    return config.cut(re.sub(r"^(.+?) (?=\1)| For full helptext.*", "", plain))

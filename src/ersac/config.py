@@ -6,8 +6,11 @@ which is its option on the command line and its keyword in Python.
 
 import dataclasses
 import difflib
+import functools
+import itertools
 import math
 import numbers
+import os
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -30,21 +33,32 @@ class Between:
     above: bool = False  # low itself is excluded
 
     def __contains__(self, value: float) -> bool:
-        """Whether a number is inside; NaN and infinity never are."""
-        return math.isfinite(value) and (self.low < value if self.above else self.low <= value) and value <= self.high
+        """Whether a number is inside; NaN and infinity never are. A whole number may be too long for a float: it is only compared."""
+        return (self.low < value if self.above else self.low <= value) and value <= self.high and value < math.inf
 
     def __str__(self) -> str:
         """As it reads after 'must be'."""
+        if self.above and self.high < math.inf:
+            return f"above {self.low:.10g} and at most {self.high:.10g}"
         if self.high < math.inf:
             return f"between {self.low:.10g} and {self.high:.10g}"
         return f"above {self.low:.10g}" if self.above else f"at least {self.low:.10g}"
 
 
 Count = Annotated[int, Between(1)]
+Episodes = Annotated[int, Between(1, 10**9)]
+Seconds = Annotated[float, Between(0, 1e9)]
 Positive = Annotated[float, Between(0, above=True)]
 NonNegative = Annotated[float, Between(0)]
 Unit = Annotated[float, Between(0, 1)]
 Decay = Annotated[float, Between(0, 0.999999)]
+# Far beyond what is sensible, yet no product of them in a first update leaves single precision: tests/reliability/test_fuzz.py runs them.
+Tau = Annotated[float, Between(1e-3, 1e3)]
+Alpha = Annotated[float, Between(1e-5, 1e3)]
+Scale = Annotated[float, Between(0, 10)]
+Weight = Annotated[float, Between(0, 10)]
+Mu = Annotated[float, Between(0, 100)]
+Rate = Annotated[float, Between(0, 1)]
 
 
 @dataclass(frozen=True)
@@ -63,9 +77,9 @@ class DeepSea:
 class Seeking:
     """Epistemic risk-seeking: bonus sigma2 / (2 tau), entropy weight tau."""
 
-    tau0: Positive = 0.2
+    tau0: Tau = 0.2
     """Risk parameter at the start."""
-    tau_learning_rate: NonNegative = 4e-2
+    tau_learning_rate: Rate = 4e-2
     """Adam step of log tau, the game's second player."""
     learn_tau: bool = True
     """Play tau; without it tau stays at tau0."""
@@ -75,7 +89,7 @@ class Seeking:
 class Neutral:
     """Risk-neutral: no bonus, a fixed entropy weight."""
 
-    alpha: NonNegative = 0.01
+    alpha: Alpha = 0.01
     """Entropy weight."""
 
 
@@ -83,9 +97,9 @@ class Neutral:
 class Optimist:
     """Simple optimism: bonus mu sigma, a fixed entropy weight."""
 
-    mu: NonNegative = 1.0
+    mu: Mu = 1.0
     """Weight of sigma in the reward."""
-    alpha: NonNegative = 0.01
+    alpha: Alpha = 0.01
     """Entropy weight."""
 
 
@@ -95,13 +109,13 @@ class Ensemble:
 
     members: Annotated[int, Between(2, 1000)] = 10
     """Reward heads."""
-    prior_scale: NonNegative = 0.1
+    prior_scale: Scale = 0.1
     """Standard deviation of a member's prior at a state it has never seen."""
-    sigma_scale: NonNegative = 1.0
+    sigma_scale: Scale = 1.0
     """Factor on sigma."""
     reward_rate: Unit = 0.05
     """Share of its error that a member's own row corrects at each visit."""
-    noise_variance: NonNegative | None = None
+    noise_variance: Annotated[float, Between(0, 100)] | None = None
     """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
 
 
@@ -109,7 +123,7 @@ class Ensemble:
 class Counts:
     """Visit counts; sigma2 is sigma_scale^2 / n(s, a)."""
 
-    sigma_scale: NonNegative = 0.1
+    sigma_scale: Scale = 0.1
     """Sigma of a pair tried once."""
 
 
@@ -125,26 +139,27 @@ class ActorCritic:
     """Discount."""
     lam: Annotated[Unit, tyro.conf.arg(name="lambda")] = 0.8
     """TD(lambda) and V-trace mixing."""
-    hidden: tuple[Count, ...] = (64, 64)
+    hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
     """Widths of the layers; the first is a table of rows where observations are integers."""
-    learning_rate: NonNegative = 5e-4
+    learning_rate: Rate = 5e-4
     """Adam step of what states share: the layers and the rows of the first one."""
     b1: Decay = 0.9
     """Adam's first decay."""
     b2: Decay = 0.999
     """Adam's second decay."""
-    policy_rate: NonNegative = 0.06
+    policy_rate: Annotated[float, Between(0, 100)] = 0.06
     """Step per visit of a state's own logits, in units of the advantage over the entropy weight."""
     value_rate: Unit = 0.15
     """Share of its error that a state's own value corrects at each visit."""
-    advantage_limit: Positive = 10.0
+    advantage_limit: Annotated[float, Between(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights."""
-    value_weight: NonNegative = 0.5
+    value_weight: Weight = 0.5
     """How hard the critic's loss pulls on the shared layers."""
-    reward_weight: NonNegative = 1.0
+    reward_weight: Weight = 1.0
     """How hard the reward heads' loss pulls on the shared layers: the auxiliary task."""
 
 
+SHOWN = 100  # characters of a value that could not be used
 CHUNK_SECONDS, CHUNK_MOST = 2.0, 100  # how long a signal may have to wait, and what is plenty for a compiled call
 STEPS_PER_SECOND = 50_000  # of all seeds together: what any machine can be trusted with
 ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
@@ -159,15 +174,28 @@ class Run:
     """How many seeds are trained side by side."""
     seed: Annotated[int, Between(0, 2**31 - 1)] = 0
     """The first seed; the others follow it."""
-    episodes: Annotated[int, Between(1)] = 100_000
+    episodes: Episodes = 100_000
     """Episodes of each seed, at most."""
     stop_when_solved: bool = True
     """Stop early once every seed is solved (reliable: 80 of the last 100 episodes)."""
     chunk: Annotated[int, Between(1, 100_000)] | None = None
     """Rollouts in one compiled call, between two of which progress is shown and signals are heard; by default 100, or as many as fit
     into two seconds."""
-    checkpoint_seconds: NonNegative = 30.0
+    checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more where that would cost over 2 % of the time."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """Who else is told how a run goes; decides none of its numbers."""
+
+    tensorboard: bool = False
+    """Leave TensorBoard event files in the run's directory (needs ersac[track])."""
+    wandb: bool = False
+    """Leave Weights & Biases files in the run's directory, offline; `wandb sync` uploads them, nothing else does (needs ersac[track])."""
+
+
+UNTRACKED = Track()
 
 
 @dataclass(frozen=True)
@@ -186,6 +214,34 @@ def rollouts_per_chunk(settings: Train) -> int:
     return settings.run.chunk or max(1, min(CHUNK_MOST, fits))
 
 
+def bytes_needed(settings: Train) -> int:
+    """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins."""
+    learner, states, n_actions = settings.learner, settings.env.depth**2, 2
+    members = learner.uncertainty.members if isinstance(learner.uncertainty, Ensemble) else 0
+    first, *_, last = (*learner.hidden, learner.hidden[-1])
+    outputs = n_actions + 1 + members * n_actions  # policy, value, reward heads
+    own = 3 * first + outputs + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
+    remembered = (members or 1) * n_actions + 2  # priors or counts, visits, the map of actions
+    layers = sum(n_in * n_out for n_in, n_out in itertools.pairwise(learner.hidden)) + last * outputs
+    steps = rollouts_per_chunk(settings) * learner.rollout
+    return settings.run.seeds * 4 * (2 * states * (own + remembered) + 2 * 3 * layers + steps * (members + 8))
+
+
+def memory_bytes() -> int:
+    """What this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def refuse_if_too_large(settings: Train) -> None:
+    """SettingsError where a run cannot fit into this machine."""
+    have, need = memory_bytes(), bytes_needed(settings)
+    if need > have:
+        fit = have * settings.run.seeds // need
+        other = f"--seeds {fit} would fit" if fit else "choose a smaller --depth, --hidden, --rollout or --chunk"
+        size = f"--seeds {settings.run.seeds} at --depth {settings.env.depth}"
+        raise SettingsError(f"{size} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
+
+
 T = TypeVar("T")
 
 
@@ -198,20 +254,40 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def pick(kind: str, word: str, known: dict[str, T]) -> T:
     """Look a name up, or say which name was probably meant."""
-    if word not in known:
-        raise SettingsError(f"unknown {kind} '{word}'{nearest(word, known)}")
+    if not isinstance(word, str) or word not in known:
+        raise SettingsError(f"unknown {kind} {shown(word)}{nearest(word if isinstance(word, str) else '', known)}")
     return known[word]
+
+
+def shown(value: Any) -> str:
+    """Any value at all in one short line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of somebody else's making, or a whole number with more digits than Python writes
+        text = f"a {type(value).__name__} that cannot be written down"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """A text, or its beginning where it is long."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def leaves(settings: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Every setting below a dataclass as (path, annotated type, value)."""
-    hints = typing.get_type_hints(type(settings), include_extras=True)
+    kind: Any = type(settings)
+    hints = _hints(kind)
     for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
+        hint, value = hints[field.name], getattr(settings, field.name)
+        if any(isinstance(kind, type) and dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
             yield from leaves(value, (*prefix, field.name))
         else:
-            yield (*prefix, field.name), hints[field.name], value
+            yield (*prefix, field.name), hint, value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def replace_at(settings: Any, path: tuple[str, ...], value: Any) -> Any:
@@ -251,8 +327,8 @@ def check(settings: T) -> T:
     for path, hint, value in leaves(settings):
         try:
             settings = replace_at(settings, path, _converted(hint, value))
-        except ValueError:
-            raise SettingsError(f"{option(path[-1], hint)} must be {expected(hint)}, not {value!r}") from None
+        except (ValueError, OverflowError):
+            raise SettingsError(f"{option(path[-1], hint)} must be {expected(hint)}, not {shown(value)}") from None
     return settings
 
 
@@ -281,7 +357,8 @@ def _converted(hint: Any, value: Any) -> Any:
         case types.UnionType | typing.Union, kinds:
             return None if value is None else _converted(next(kind for kind in kinds if kind is not type(None)), value)
         case origin, (kind, *_) if origin is tuple:
-            if isinstance(value, str) or not isinstance(value, Iterable) or not (items := tuple(value)):
+            items = value.tolist() if hasattr(value, "tolist") else value
+            if not isinstance(items, list | tuple | range) or not items:  # others have no order, or no end, or are text
                 raise ValueError(value)
             return tuple(_converted(kind, item) for item in items)
         case origin, (kind, *extras) if origin is Annotated:

@@ -57,6 +57,7 @@ class Ops(NamedTuple):
     make_directory: Callable[[Path], None] = os.mkdir
     read: Callable[[Path], bytes] = Path.read_bytes
     names: Callable[[Path], list[str]] = os.listdir
+    remove_tree: Callable[[Path], None] = shutil.rmtree
 
 
 OPS = Ops()
@@ -80,6 +81,18 @@ def write(path: Path, data: Bytes) -> None:
             with contextlib.suppress(OSError):
                 OPS.unlink(partial)  # a full disk gets its room back
             raise
+
+
+def append(path: Path, data: Bytes) -> None:
+    """Add to the end of a file that is there. A crash may leave a part of it: whoever reads such a file must be able to tell."""
+    left = memoryview(data).cast("B")
+    with _explained("write", path, len(left)):
+        handle = OPS.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            while left:
+                left = left[OPS.write(handle, left[:BLOCK]) :]
+        finally:
+            OPS.close(handle)
 
 
 def read(path: Path) -> bytes:
@@ -112,6 +125,12 @@ def remove(paths: list[Path]) -> None:
     if paths:
         with _explained("write", paths[0].parent):
             OPS.sync_directory(paths[0].parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and all in it, if it is there."""
+    with _explained("remove", path), contextlib.suppress(FileNotFoundError):
+        OPS.remove_tree(path)
 
 
 def make_directory(path: Path) -> None:
@@ -161,6 +180,11 @@ def in_use(path: Path) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def held_by(path: Path) -> str | None:
+    """Who holds a lock file now, in words; None where nobody does."""
+    return _holder(path) if in_use(path) else None
 
 
 def _holder(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from rich.console import Console, Group
@@ -28,11 +29,25 @@ class Status(NamedTuple):
     solved: list[int | None]
 
 
-class Display(Protocol):
-    """Somewhere to show a run."""
+class Sweeping(NamedTuple):
+    """Where a sweep is."""
 
-    def show(self, status: Status) -> None:
-        """Show where the run is now."""
+    steps: int
+    steps_wanted: int
+    steps_here: int  # of those, in this life of the sweep
+    seconds: float  # of this life
+    batches: int  # that have an end
+    batches_wanted: int
+    runs: int  # that have ended
+    runs_wanted: int
+    failed: int
+
+
+class Display(Protocol):
+    """Somewhere to show a run, or a sweep."""
+
+    def show(self, status: Any) -> None:
+        """Show where it is now."""
 
     def close(self) -> None:
         """Leave the last state on the screen."""
@@ -41,7 +56,7 @@ class Display(Protocol):
 class Silent:
     """Shows nothing."""
 
-    def show(self, status: Status) -> None:
+    def show(self, status: Any) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -51,13 +66,13 @@ class Silent:
 class Lines:
     """A plain line every two seconds."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, words: Callable[[Any], str]) -> None:
+        self.console, self.words = console, words
         self.next = 0.0
-        self.last: Status | None = None
-        self.shown: Status | None = None
+        self.last: Any = None
+        self.shown: Any = None
 
-    def show(self, status: Status) -> None:
+    def show(self, status: Any) -> None:
         """Print a line unless one was printed just now."""
         self.last = status
         if time.monotonic() >= self.next:
@@ -68,17 +83,53 @@ class Lines:
         if self.last is not None and self.last is not self.shown:
             self._print(self.last)
 
-    def _print(self, status: Status) -> None:
+    def _print(self, status: Any) -> None:
         self.next, self.shown = time.monotonic() + LINE_SECONDS, status
-        spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
-        done = sum(solved is not None for solved in status.solved)
-        self.console.print(
-            f"episode {status.episodes:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
-            f"  solved {done}/{len(status.seeds)}  goal {spread(status.goal_share, '.2f')}  tau {spread(status.tau, '.2g')}"
-            f"  entropy {spread(status.entropy, '.3f')}  sigma {spread(status.sigma, '.2g')}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        self.console.print(self.words(status), soft_wrap=True, highlight=False)
+
+
+def run_words(status: Status) -> str:
+    """Where a run is, in a line."""
+    spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
+    done = sum(solved is not None for solved in status.solved)
+    return (
+        f"episode {status.episodes:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
+        f"  solved {done}/{len(status.seeds)}  goal {spread(status.goal_share, '.2f')}  tau {spread(status.tau, '.2g')}"
+        f"  entropy {spread(status.entropy, '.3f')}  sigma {spread(status.sigma, '.2g')}"
+    )
+
+
+def sweep_words(status: Sweeping) -> str:
+    """Where a sweep is, in a line."""
+    left = status.seconds * (status.steps_wanted - status.steps) / max(1, status.steps_here)
+    eta = duration(left) if status.steps_here else "?"
+    return (
+        f"{status.steps / max(1, status.steps_wanted):.0%} of {status.steps_wanted:,} steps  eta {eta}"
+        f"  batches {status.batches}/{status.batches_wanted}  runs {status.runs}/{status.runs_wanted}  failed {status.failed}"
+    )
+
+
+def progress_bar(console: Console) -> Progress:
+    """A bar with what is done, how long it took and how long it will."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    return Progress(*columns, TimeElapsedColumn(), TextColumn("{task.fields[eta]}"), console=console)
+
+
+class Bar:
+    """A sweep's progress, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = progress_bar(console)
+        self.task = self.progress.add_task("compiling", total=None, eta="")
+        self.progress.start()
+
+    def show(self, status: Sweeping) -> None:
+        """Redraw."""
+        self.progress.update(self.task, description=sweep_words(status), total=status.steps_wanted, completed=status.steps)
+
+    def close(self) -> None:
+        """Stop redrawing."""
+        self.progress.stop()
 
 
 class Screen:
@@ -87,8 +138,7 @@ class Screen:
     ROWS = 16  # more seeds than this are counted, not listed
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn("{task.fields[eta]}"), console=console)
+        self.progress = progress_bar(console)
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.live = Live(self.progress, console=console, refresh_per_second=4)
         self.live.start()
@@ -119,14 +169,28 @@ def note(text: str) -> None:
 
 
 def choose(show: bool, console: Console | None = None) -> Display:
-    """The display that fits the output."""
+    """The display of a run that fits the output."""
     console = console or Console()
     if not show:
         return Silent()
-    return Screen(console) if console.is_terminal else Lines(console)
+    return Screen(console) if console.is_terminal else Lines(console, run_words)
+
+
+def choose_for_sweep(show: bool) -> Display:
+    """The display of a sweep that fits the output."""
+    console = Console()
+    if not show:
+        return Silent()
+    return Bar(console) if console.is_terminal else Lines(console, sweep_words)
 
 
 def eta(status: Status) -> str:
     """The time that the rest of the budget will take at this pace."""
-    left = status.seconds * (status.budget - status.episodes) / max(1, status.episodes)
-    return f"{left / 60:.0f} min" if left >= 120 else f"{left:.0f} s"
+    return duration(status.seconds * (status.budget - status.episodes) / max(1, status.episodes))
+
+
+def duration(seconds: float) -> str:
+    """A time as a person would say it."""
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

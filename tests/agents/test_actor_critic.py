@@ -83,13 +83,52 @@ def test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def gradients(**changes):
+def gradients(t=None, **changes):
+    """Of the loss, by part; on a trajectory of this file's own unless one is given."""
     settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4), **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
-    t = jax.tree.map(lambda x: x[0], batch(4, 1))
+    t = jax.tree.map(lambda x: x[0], batch(4, 1)) if t is None else t
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), learner.log_tau, learner.memory, t)[0]))(
         learner.params.dense
     )
+
+
+def test_an_advantage_counts_up_to_its_limit():
+    """The policy of a state with a treasure moves as far for one treasure as for a hundred; the value does not."""
+    t = jax.tree.map(lambda x: x[0], batch(5, 1))
+    once, hundred = (
+        gradients(t._replace(reward=reward), advantage_limit=2.0) for reward in (t.reward.at[7].set(1e4), t.reward.at[7].set(1e6))
+    )
+    for a, b in zip(*map(jax.tree.leaves, (once["policy"], hundred["policy"])), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert any(
+        np.max(np.abs(b)) > 50 * np.max(np.abs(a)) for a, b in zip(*map(jax.tree.leaves, (once["value"], hundred["value"])), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("prior_scale", "direction"), [(10.0, 1), (0.0, -1)])
+def test_tau_plays_against_the_policy(prior_scale, direction):
+    """tau descends the payoff `sigma2 / (2 tau) + tau H`: up where much is unknown, down where nothing is."""
+    agent = make_agent(config.override(PRESETS["ersac"], prior_scale=prior_scale), ENV)
+    learner = agent.init(np.random.default_rng(0))
+    after, _, _ = jax.jit(agent.update)(learner, batch(6))
+    assert np.sign(after.log_tau - learner.log_tau) == direction
+
+
+def test_values_move_towards_their_targets_and_targets_stand_still():
+    """The gradient at each state's own value is minus its error; a state that only bootstraps has none."""
+    settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4)))
+    parts = make_parts(settings, ENV)
+    optimisers = make_optimisers(settings, parts, 0.0)
+    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    t = jax.tree.map(lambda x: x[0], batch(7, 1))
+    rows = optimisers.rows.look_up(learner.params.rows, t.obs)
+    one = lambda rows: ac.loss(settings, parts, Params(learner.params.dense, rows), learner.log_tau, learner.memory, t)
+    gradient, (mean_error, _) = jax.jit(jax.grad(one, has_aux=True))(rows)
+    own = np.asarray(gradient["value"]["own"])[:, 0]  # [T+1]
+    assert own[-1] == 0
+    assert np.all((own[:-1] == 0) == (np.asarray(t.mask) == 0))
+    np.testing.assert_allclose(np.abs(own).sum(), mean_error, rtol=1e-5)

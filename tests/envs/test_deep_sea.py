@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac.envs.deep_sea import action_map, deep_sea
+from ersac.envs.deep_sea import State, action_map, deep_sea
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -110,3 +110,16 @@ def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
     assert abs(noise.var() - 1) < 4.5 * np.sqrt(2 / len(noise))
     between = (columns[:, -1] > 0) & ~at_corner  # the other end cell, column 0, is noisy too
     np.testing.assert_allclose(rewards[between, -1], -0.01 / depth, atol=1e-6)
+
+
+def test_only_a_left_turn_on_the_diagonal_is_a_mistake():
+    """Whom a slip has put off the diagonal may go where it likes: bsuite does not call that episode bad."""
+    env = deep_sea(5, stochastic=True)
+    world = env.world(0)
+    for row, column in ((0, 0), (3, 3), (2, 1), (4, 0), (4, 4)):
+        for strayed in (False, True):
+            state = State(jnp.int32(row), jnp.int32(column), jnp.bool_(strayed))
+            left, right = (env.step(world, state, move, jax.random.key(1)) for move in (1 - world[row, column], world[row, column]))
+            assert bool(left.state.strayed) == (strayed or row == column)
+            assert bool(right.state.strayed) == strayed
+            assert bool(left.goal) == (row == 4 and not left.state.strayed)

@@ -160,14 +160,14 @@ def test_observations_are_watched_where_they_are_numbers():
     pixels = jnp.zeros((ROLLOUT + 1, 4, 4)).at[3, 1, 2].set(jnp.inf)
     seen = guard.watch(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
     seen = {name: np.asarray(value)[None, None] for name, value in seen.items()}
-    assert guard.alarm(seen, {}, ROLLOUT) == guard.Alarm("observation", 0, 0, 3)
+    assert guard.alarms(seen, {}, ROLLOUT) == [guard.Alarm("observation", 0, 0, 3)]
 
 
 def test_the_first_of_many_is_named():
     """The earliest rollout, then the first seed, then the earliest step, then what comes first in the order of causes."""
     fine = {"logits": np.zeros((3, 4, 5)), "reward": np.zeros((3, 4, 5)), "params": np.zeros((3, 4))}
     metrics = {name: np.zeros((3, 4)) for name in ("tau", "critic", "reward", "unheard of")}
-    assert guard.alarm(fine, metrics, 5) is None
+    assert guard.alarms(fine, metrics, 5) == []
     spoil = lambda place, *at: place.__setitem__(at, np.nan)
     expected = [("params", 2, 3, 5), ("unheard of", 2, 3, 5), ("reward loss", 2, 3, 5), ("critic loss", 2, 3, 5)]
     expected += [("reward", 2, 3, 4), ("logits", 2, 3, 4), ("reward", 2, 3, 1), ("params", 1, 3, 5), ("tau", 2, 2, 5)]
@@ -175,4 +175,5 @@ def test_the_first_of_many_is_named():
     places += [fine["params"], metrics["tau"]]
     for place, (name, seed, rollout, step) in zip(places, expected, strict=True):
         spoil(place, seed, rollout, *([step] if place.ndim == 3 else []))
-        assert guard.alarm(fine, metrics, 5) == guard.Alarm(name, seed, rollout, step)
+        assert guard.alarms(fine, metrics, 5)[0] == guard.Alarm(name, seed, rollout, step)
+    assert [(alarm.seed, alarm.tensor) for alarm in guard.alarms(fine, metrics, 5)] == [(2, "tau"), (1, "params")]  # one a seed

@@ -14,6 +14,7 @@ def test_by_hand():
     assert verdicts.first_goal(goals) == 501
     assert verdicts.solved_reliable(goals) == 580  # 20 failures and 80 goals
     assert verdicts.solved_bsuite(goals) == 556  # 500 / 556 < 0.9 <= 500 / 555
+    assert verdicts.solved_bsuite(np.arange(1, 20) >= 10) == 11  # nine of ten failed is not fewer than nine of ten
     assert verdicts.solved_reliable(np.ones(99, bool)) is None
     assert verdicts.solved_reliable(np.ones(100, bool)) == 100
     assert verdicts.solved_bsuite(np.ones(100, bool), stochastic=True) == 100
@@ -28,3 +29,34 @@ def test_read_aloud(bits, stochastic):
     assert verdicts.first_goal(goals) == next((n for n in range(1, len(bits) + 1) if bits[n - 1]), None)
     assert verdicts.solved_bsuite(goals, stochastic) == next(bsuite, None)
     assert verdicts.solved_reliable(goals) == next(reliable, None)
+
+
+def test_a_fall_is_below_half_after_being_solved():
+    goals = np.ones(1000, bool)
+    assert not verdicts.fell_back(goals)
+    goals[400:450] = False
+    assert not verdicts.fell_back(goals)  # just half
+    goals[450] = False
+    assert verdicts.fell_back(goals)
+    assert not verdicts.fell_back(np.zeros(1000, bool))  # never stood
+    late = np.concatenate([np.zeros(500, bool), np.ones(500, bool)])
+    assert not verdicts.fell_back(late)
+
+
+def test_a_power_law_is_found_again_and_its_interval_covers_it():
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(100):
+        samples = {depth: 3 * depth**1.7 * np.exp(0.2 * rng.standard_normal(9)) for depth in (10, 20, 30, 40, 60, 80, 100)}
+        fit = verdicts.power_law(samples)
+        covered += fit.low <= 1.7 <= fit.high
+        assert fit.low < fit.exponent < fit.high
+    assert 88 <= covered <= 100
+    exact = verdicts.power_law({depth: [3 * depth**1.7] for depth in (10, 20, 40)})
+    np.testing.assert_allclose(exact, (3, 1.7, 1.7, 1.7))
+
+
+def test_an_interval_of_a_share_by_hand():
+    low, high = verdicts.wilson(9, 10)
+    z, p, n = 1.959964, 0.9, 10
+    centre, half = (p + z**2 / (2 * n)) / (1 + z**2 / n), z / (1 + z**2 / n) * (p * (1 - p) / n + z**2 / (4 * n**2)) ** 0.5
+    np.testing.assert_allclose((low, high), (centre - half, centre + half), rtol=1e-5)

@@ -40,19 +40,22 @@ def _biases(tree: Tree) -> Array:
     return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree) if leaf.ndim <= 1), jnp.zeros(()))
 
 
-def alarm(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> Alarm | None:
-    """The first alarm of a chunk; everything is [seeds, rollouts] or [seeds, rollouts, steps]."""
+def alarms(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> list[Alarm]:
+    """The first alarm of every seed that has one, the earliest first; everything is [seeds, rollouts] or [seeds, rollouts, steps]."""
     bad = {name: ~np.isfinite(values) for name, values in seen.items()}
     bad |= {METRIC_NAMES.get(name, name): ~np.isfinite(values) for name, values in metrics.items()}
     if not any(where.any() for where in bad.values()):
-        return None
+        return []
     others = sorted(bad.keys() - {*BEFORE, *AFTER})
     order = [name for name in (*BEFORE, *others, *AFTER) if name in bad]
     when = np.stack([_first(bad[name], steps) for name in order])  # [tensors, seeds, rollouts]
-    rollout = int(np.argmax((when <= steps).any(axis=(0, 1))))
-    seed = int(np.argmax((when[:, :, rollout] <= steps).any(axis=0)))
-    tensor = int(np.argmin(when[:, seed, rollout]))
-    return Alarm(order[tensor], seed, rollout, int(when[tensor, seed, rollout]))
+    spoilt: np.ndarray = np.min(when, axis=0) <= steps  # [seeds, rollouts]
+    found = []
+    for seed in map(int, np.flatnonzero(spoilt.any(axis=1))):
+        rollout = int(np.argmax(spoilt[seed]))
+        tensor = int(np.argmin(when[:, seed, rollout]))
+        found.append(Alarm(order[tensor], seed, rollout, int(when[tensor, seed, rollout])))
+    return sorted(found, key=lambda alarm: alarm.rollout)
 
 
 def _first(bad: np.ndarray, steps: int) -> np.ndarray:

@@ -60,6 +60,7 @@ class Program(NamedTuple):
     """A run, compiled: its arrays, and what its compilation cost."""
 
     settings: config.Train
+    seeds: tuple[int, ...]  # those that were asked for; the last core may have more, which nobody looks at
     worlds: Tree  # [seeds, ...]
     keys: Key  # [seeds]
     carry: Carry
@@ -191,6 +192,7 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
     machine.keep_programs()
     began = time.perf_counter()
     runs = list(variants or (config.override(settings, seed=seed) for seed in seeds_of(settings)))
+    asked_for = tuple(run.run.seed for run in runs)
     mesh = machine.mesh(len(runs))
     runs += [runs[-1]] * (-len(runs) % mesh.size)
     shared_out = partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec(MESH_AXIS)))
@@ -203,29 +205,37 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
     keys, carry = shared_out((keys, Carry(learner, actor, *counts)))
     numbers = shared_out({name: np.asarray([config.floats(run)[name] for run in runs], np.float32) for name in config.floats(settings)})
     step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))
-    return Program(settings, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)
+    return Program(settings, asked_for, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)
 
 
-def run(program: Program) -> Iterator[Chunk]:
-    """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough. NonFinite at the first bad number."""
+def refuse(place: int, complaint: str) -> None:
+    """What a run does about a number that is not one."""
+    raise NonFinite(f"{complaint}; nothing of it was saved")
+
+
+def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Iterator[Chunk]:
+    """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough.
+
+    `spoilt` is told the place of every seed of a chunk that holds a bad number, and which; it cannot spread to another seed.
+    """
     carry = program.carry
     done = int(np.asarray(carry.rollouts)[0])
     while True:
         began = time.perf_counter()
         carry, brought = program.step(carry, program.worlds, program.keys)
-        facts, metrics, seen = jax.tree.map(lambda leaf: leaf[: program.settings.run.seeds], jax.device_get(brought))
-        if bad := guard.alarm(seen, metrics, program.settings.learner.rollout):
-            raise NonFinite(complaint(program.settings, bad, done))
+        facts, metrics, seen = jax.tree.map(lambda leaf: leaf[: len(program.seeds)], jax.device_get(brought))
+        for alarm in guard.alarms(seen, metrics, program.settings.learner.rollout):
+            spoilt(alarm.seed, complaint(program, alarm, done))
         done += config.rollouts_per_chunk(program.settings)
         yield Chunk(facts, metrics, carry, time.perf_counter() - began)
 
 
-def complaint(settings: config.Train, bad: guard.Alarm, done: int) -> str:
+def complaint(program: Program, bad: guard.Alarm, done: int) -> str:
     """An alarm in one line; `done` rollouts went before its chunk. Steps and rollouts count from one."""
-    rollout = done + bad.rollout
-    first = settings.learner.rollout * rollout + bad.step + 1
-    when = f"at step {first:,}" if bad.step < settings.learner.rollout else f"after step {first - 1:,}"
-    return f"{bad.tensor} is not finite {when} (rollout {rollout + 1:,}) of seed {seeds_of(settings)[bad.seed]}; nothing of it was saved"
+    steps, rollout = program.settings.learner.rollout, done + bad.rollout
+    first = steps * rollout + bad.step + 1
+    when = f"at step {first:,}" if bad.step < steps else f"after step {first - 1:,}"
+    return f"{bad.tensor} is not finite {when} (rollout {rollout + 1:,}) of seed {program.seeds[bad.seed]}"
 
 
 def layout(program: Program) -> dict[str, str | int]:
@@ -240,15 +250,16 @@ def layout(program: Program) -> dict[str, str | int]:
     }
 
 
-def snapshot(program: Program, carry: Carry) -> Tree:
-    """Everything that the future of a run depends on, for the seeds that were asked for, on the host; NonFinite if it is spoilt."""
-    wanted = program.settings.run.seeds
+def snapshot(program: Program, carry: Carry, spoilt: Callable[[int, str], None] = refuse) -> Tree:
+    """Everything that the future of a run depends on, for the seeds that were asked for, on the host; `spoilt` as for `run`."""
+    wanted = len(program.seeds)
     host = lambda leaf: leaf if is_key(leaf) else np.asarray(leaf)
     cut = lambda leaf: leaf if len(leaf) == wanted else leaf[:wanted]
     carry, keys, worlds = jax.tree.map(lambda leaf: cut(host(leaf)), (carry, program.keys, program.worlds))
     learner = carry.learner._replace(memory=())  # a memory may mean something by infinity
-    if spoilt := [name for name, array in flatten(learner)[0].items() if not np.isfinite(np.sum(array))]:
-        raise NonFinite(f"{spoilt[0]} is not finite at rollout {int(carry.rollouts[0]):,}, where it was to be saved; nothing of it was")
+    for name, array in flatten(learner)[0].items():
+        for place in map(int, np.flatnonzero(~np.isfinite(array.reshape(wanted, -1).sum(axis=1)))):
+            spoilt(place, f"{name} is not finite at rollout {int(carry.rollouts[0]):,}, where it was to be saved")
     return {"carry": carry, "keys": keys, "worlds": worlds}
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from ersac import checkpoint
 from ersac.checkpoint import Checkpoint
-from ersac.config import SettingsError, Train
-from ersac.study import records
+from ersac.config import SettingsError
 from ersac.study.records import Spent
 from ersac.types import Tree
 
@@ -18,18 +17,21 @@ COST_SHARE = 0.02  # of the time that checkpoints may take
 class Keeper:
     """Keeps the checkpoints of one run; without a directory it keeps nothing."""
 
-    def __init__(self, directory: Path | None, settings: Train, fingerprint: dict[str, Any], tell: Callable[[str], None]) -> None:
-        self.home, self.directory = directory, None if directory is None else directory / checkpoint.DIRECTORY
-        self.settings, self.fingerprint, self.tell = settings, fingerprint, tell
+    def __init__(
+        self, directory: Path | None, owner: str, seconds: float, fingerprint: dict[str, Any], tell: Callable[[str], None]
+    ) -> None:
+        self.directory = None if directory is None else directory / checkpoint.DIRECTORY
+        self.owner, self.seconds = owner, seconds  # the hash of what is run; between two checkpoints, at least
+        self.fingerprint, self.tell = fingerprint, tell
         self.saved: int | None = None  # the number of the newest checkpoint
         self.departures: list[str] = []  # what changed between lives of the run, so that its bits may have
-        self.next = time.monotonic() + settings.run.checkpoint_seconds
+        self.next = time.monotonic() + seconds
 
     def load(self, exact: bool) -> tuple[Checkpoint, Spent] | None:
         """The newest good checkpoint, if there is one. Says what keeps the rest from being bit-identical, or refuses if it must be."""
         if self.directory is None:
             return None
-        found = checkpoint.load(self.directory, records.run_hash(self.settings), self.tell)
+        found = checkpoint.load(self.directory, self.owner, self.tell)
         if found is None:
             return None
         self.saved, self.departures = found.number, list(found.notes["departures"])
@@ -51,7 +53,7 @@ class Keeper:
             return
         began = time.monotonic()
         notes = {
-            "settings": records.run_hash(self.settings),
+            "settings": self.owner,
             "fingerprint": self.fingerprint,
             "departures": self.departures,
             "spent": spent._asdict(),
@@ -59,4 +61,4 @@ class Keeper:
         checkpoint.save(self.directory, number, tree(), notes)
         self.saved = number
         ended = time.monotonic()
-        self.next = ended + max(self.settings.run.checkpoint_seconds, (ended - began) / COST_SHARE)
+        self.next = ended + max(self.seconds, (ended - began) / COST_SHARE)

@@ -1,5 +1,7 @@
 """What the chunks of a run bring, gathered into its facts. No jax here."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,9 @@ MOMENTS = 16  # maps kept while a run goes on
 class Recorder:
     """Gathers what the chunks bring into the facts of a run."""
 
-    def __init__(self, settings: Train) -> None:
+    def __init__(self, settings: Train, seeds: Sequence[int] | None = None) -> None:
         self.settings = settings
-        self.numbers = list(range(settings.run.seed, settings.run.seed + settings.run.seeds))
+        self.numbers = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
         self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.recent = [np.zeros(0, bool) for _ in self.numbers]
@@ -28,6 +30,7 @@ class Recorder:
         self.rows: list[dict[str, np.ndarray]] = []
         self.moments: list[Moment] = []
         self.moment_halvings = 0  # how often every other moment was dropped
+        self.failed: dict[int, str] = {}  # why a seed was given up, by its place
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
@@ -53,6 +56,10 @@ class Recorder:
         if self.solved[i] is None and (found := verdicts.solved_reliable(recent)) is not None:
             self.solved[i] = int(self.episodes[i]) - len(self.recent[i]) + found
         self.recent[i] = recent[-window:]
+
+    def fail(self, place: int, why: str) -> None:
+        """Give up one seed; the first reason is the one that counts."""
+        self.failed.setdefault(place, why)
 
     def wants_moment(self) -> bool:
         """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
@@ -83,9 +90,11 @@ class Recorder:
         return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, *numbers, self.solved_in_time())
 
     def enough(self) -> bool:
-        """Whether the budget is spent, or every seed is solved and that was to be the end."""
-        spent = bool((self.episodes >= self.settings.run.episodes).all())
-        return spent or (self.settings.run.stop_when_solved and all(found is not None for found in self.solved_in_time()))
+        """Whether the budget is spent, or every seed that was not given up is solved and that was to be the end."""
+        alive = [i for i in range(len(self.numbers)) if i not in self.failed]
+        spent = bool((self.episodes[alive] >= self.settings.run.episodes).all())
+        solved = self.solved_in_time()
+        return spent or (self.settings.run.stop_when_solved and all(solved[i] is not None for i in alive))
 
     def facts(self) -> list[SeedFacts]:
         """What happened to each seed, up to the budget."""
@@ -123,18 +132,21 @@ class Recorder:
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
             **{f"metric_{name}": column for name, column in self.metrics()._asdict().items()},
+            **({"failed": np.frombuffer(json.dumps(self.failed).encode(), np.uint8)} if self.failed else {}),
         }
 
     @classmethod
-    def restored(cls, settings: Train, state: dict[str, np.ndarray]) -> "Recorder":
+    def restored(cls, settings: Train, state: dict[str, np.ndarray], seeds: Sequence[int] | None = None) -> "Recorder":
         """The recorder that had that state."""
-        made = cls(settings)
+        made = cls(settings, seeds)
         ends = np.cumsum(state["episodes"])[:-1]
         for i, (goals, returns) in enumerate(zip(np.split(state["goals"], ends), np.split(state["returns"], ends), strict=True)):
             made._add_episodes(i, goals, returns)
         made.steps, made.chunks, made.moment_halvings = (int(state[name]) for name in ("steps", "chunks", "moment_halvings"))
         maps = zip(state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True)
         made.moments = [Moment(int(episode), visits, sigma) for episode, visits, sigma in maps]
+        if "failed" in state:
+            made.failed = {int(place): why for place, why in json.loads(state["failed"].tobytes()).items()}
         columns = {name: state[f"metric_{name}"] for name in Metrics._fields}
         made.rows = [{name: column[..., m] for name, column in columns.items()} for m in range(len(columns["step"]))]
         return made

@@ -19,9 +19,13 @@ from ersac import config, disk
 from ersac.config import SettingsError, Train, leaves
 
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
-LOCK = "lock"
+FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds"}  # settings that decide no number
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
+
+
+class Damaged(ValueError):
+    """What a run left is not what it wrote; the text says why in a few words."""
 
 
 class Moment(NamedTuple):
@@ -67,7 +71,7 @@ def hold(directory: Path, settings: Train, resume: bool) -> Iterator[None]:
     with disk.lock(directory / LOCK):
         if not known:
             refuse_if_taken(directory)  # by one who was faster, and is done
-            _write_json(directory / FINGERPRINT, fingerprint())
+            write_fingerprint(directory)
         if not known or _continued(directory, settings) != settings:
             write_settings(directory, settings)
         yield
@@ -177,6 +181,11 @@ def _processor() -> str:
     return ""
 
 
+def write_fingerprint(directory: Path) -> None:
+    """Say what, besides the settings, decides the bits."""
+    _write_json(directory / FINGERPRINT, fingerprint())
+
+
 def write_settings(directory: Path, settings: Train) -> None:
     """Say what is about to be run, before it is; from then on it can be resumed."""
     _write_json(directory / SETTINGS, {**as_json(settings), "hash": settings_hash(settings)})
@@ -207,7 +216,7 @@ def from_json(told: dict[str, Any]) -> Any:
 
 
 def write_results(
-    directory: Path, seeds: list[SeedFacts], metrics: Metrics, moments: list[Moment], picture: bytes, summary: dict[str, Any]
+    directory: Path, seeds: list[SeedFacts], metrics: Metrics, moments: list[Moment], picture: bytes | None, summary: dict[str, Any]
 ) -> None:
     """Leave the facts, a picture of them, and last, because it says that the run has ended, the verdicts computed from them."""
     arrays: dict[str, np.ndarray] = {f"metric/{name}": value for name, value in metrics._asdict().items()}
@@ -221,18 +230,69 @@ def write_results(
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     disk.write(directory / FACTS, buffer.getvalue())
-    disk.write(directory / PICTURE, picture)
-    _write_json(directory / SUMMARY, {**summary, "facts_sha256": disk.digest(buffer.getvalue())})
+    if picture is not None:
+        disk.write(directory / PICTURE, picture)
+    write_sealed(directory / SUMMARY, {**summary, "facts_sha256": disk.digest(buffer.getvalue())})
+
+
+def write_sealed(path: Path, told: dict[str, Any]) -> None:
+    """Write plain data so that whoever reads it can tell that it is whole."""
+    _write_json(path, sealed(told))
+
+
+def sealed(told: dict[str, Any]) -> dict[str, Any]:
+    """Plain data with the digest of itself."""
+    return {**told, "sha256": disk.digest(json.dumps(told, sort_keys=True, default=str).encode())}
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """What was sealed; ValueError where it is not what was written."""
+    told = json.loads(data)
+    if not isinstance(told, dict) or sealed({name: value for name, value in told.items() if name != "sha256"}) != told:
+        raise ValueError("its sha256 is another")
+    return told
 
 
 def ended(directory: Path, settings: Train) -> dict[str, Any] | None:
     """The verdicts of a run that has ended with these settings and whose facts are sound, or None."""
-    if not ((directory / SUMMARY).exists() and (directory / FACTS).exists()):
+    try:
+        return read_summary(directory, settings)
+    except Damaged:
+        return None  # it is written again
+
+
+def read_summary(directory: Path, settings: Train) -> dict[str, Any] | None:
+    """The verdicts of a run with these settings; None where it has not ended, Damaged where what it left is not what was written."""
+    if not (directory / SUMMARY).exists():
         return None
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # it may be torn: then it is written again
-        summary = json.loads(disk.read(directory / SUMMARY))
-        if (summary["settings_hash"], summary["facts_sha256"]) == (settings_hash(settings), disk.digest(disk.read(directory / FACTS))):
-            return summary
+    try:
+        summary = unsealed(disk.read(directory / SUMMARY))
+    except (ValueError, RecursionError):
+        raise Damaged(f"{SUMMARY} is not what a run wrote") from None
+    if summary.get("run_hash") != run_hash(settings):
+        raise Damaged(f"{SUMMARY} is another run's")
+    if summary.get("settings_hash") != settings_hash(settings):
+        return None  # its budget was raised since
+    if not (directory / FACTS).exists():
+        raise Damaged(f"{FACTS} is missing")
+    if disk.digest(disk.read(directory / FACTS)) != summary.get("facts_sha256"):
+        raise Damaged(f"{FACTS} is not what a run wrote")
+    return summary
+
+
+def write_failure(directory: Path, settings: Train, reason: str) -> None:
+    """Say that a run cannot end: whoever runs it again comes to the same."""
+    write_sealed(directory / FAILURE, {"reason": reason, "settings_hash": settings_hash(settings)})
+
+
+def failure(directory: Path, settings: Train) -> str | None:
+    """Why a run with these settings cannot end, or None."""
+    if not (directory / FAILURE).exists():
+        return None
+    with contextlib.suppress(ValueError, RecursionError):  # it may be torn: then it is found again
+        told = unsealed(disk.read(directory / FAILURE))
+        if told.get("settings_hash") == settings_hash(settings):
+            return str(told.get("reason"))
     return None
 
 

@@ -1,11 +1,16 @@
 """Facts to verdicts. A fact is one bit an episode, whether it reached the goal; when a run counts as solved is a rule."""
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 RELIABLE_WINDOW = 100  # episodes
 RELIABLE_GOALS = 80
 BSUITE_BAD_SHARE = {False: 0.9, True: 0.8}  # deterministic, stochastic
 BSUITE_LEAST_EPISODES = {False: 1, True: 100}
+FALLEN_GOALS = 50  # of the window: fewer, after it was solved, is a fall
+RESAMPLES = 2000
 
 
 def first_goal(goals: np.ndarray) -> int | None:
@@ -27,6 +32,53 @@ def solved_reliable(goals: np.ndarray) -> int | None:
         return None
     found = _first(total[RELIABLE_WINDOW:] - total[:-RELIABLE_WINDOW] >= RELIABLE_GOALS)
     return None if found is None else found + RELIABLE_WINDOW - 1
+
+
+def fell_back(goals: np.ndarray) -> bool:
+    """Whether a run that was solved went below half of the last 100 again."""
+    solved = solved_reliable(goals)
+    if solved is None:
+        return False
+    total = np.concatenate([[0], np.cumsum(np.asarray(goals, bool))])
+    later = np.arange(solved, len(total))
+    return bool((total[later] - total[later - RELIABLE_WINDOW] < FALLEN_GOALS).any())
+
+
+class PowerLaw(NamedTuple):
+    """`scale * depth^exponent`, with the exponent's 95 % interval."""
+
+    scale: float
+    exponent: float
+    low: float
+    high: float
+
+
+def power_law(samples: Mapping[int, Sequence[float]]) -> PowerLaw:
+    """The power of depth that fits the medians over seeds, by least squares of their logarithms; the interval resamples seeds."""
+    depths = np.log(list(samples))
+    rng = np.random.default_rng(0)
+    draws = [np.median(rng.choice(list(found), (RESAMPLES, len(found))), axis=1) for found in samples.values()]
+    exponents = np.polyfit(depths, np.log(draws), 1)[0]  # [RESAMPLES]
+    exponent, intercept = np.polyfit(depths, np.log([np.median(list(found)) for found in samples.values()]), 1)
+    low, high = np.quantile(exponents, (0.025, 0.975))
+    return PowerLaw(float(np.exp(intercept)), float(exponent), float(low), float(high))
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson's)."""
+    from scipy import stats  # takes a second to import
+
+    interval = stats.binomtest(hits, of).proportion_ci(0.95, "wilson")
+    return float(interval.low), float(interval.high)
+
+
+def every(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:
+    """Each verdict by its name; None where never."""
+    return {
+        "first_goal": first_goal(goals),
+        "solved_bsuite": solved_bsuite(goals, stochastic),
+        "solved_reliable": solved_reliable(goals),
+    }
 
 
 def _first(condition: np.ndarray) -> int | None:

@@ -1,0 +1,177 @@
+"""Sweeps as data: which lines, at which depths, with which seeds. No jax here.
+
+A scale changes depths, seeds and episodes, never another setting: `smoke` takes minutes on two cores, `desk` hours, `paper` has the
+paper's numbers. What is reported uses seeds from 1000; what is tuned, seeds below 100.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from ersac.agents.presets import PRESETS
+from ersac.config import ActorCritic, Counts, DeepSea, Run, Train, check, override
+from ersac.study import records
+
+SCALES = ("smoke", "desk", "paper")
+TUNED, REPORTED = 0, 1000  # first seeds
+
+
+class Line(NamedTuple):
+    """One line of a figure: an agent's settings under a name."""
+
+    name: str
+    agent: str
+    learner: ActorCritic
+    deepest: int | None = None  # beyond which it is known to fail, so that its budget would be wasted
+    stochastic: bool = False
+
+
+class Size(NamedTuple):
+    """How much of a sweep is run at one scale."""
+
+    depths: tuple[int, ...]
+    seeds: int
+    episodes: int
+
+
+class Sweep(NamedTuple):
+    """Every line at every depth with every seed."""
+
+    what: str  # it is for, in a line
+    lines: tuple[Line, ...]
+    sizes: dict[str, Size]  # by scale
+    first_seed: int = REPORTED
+    stop_when_solved: bool = True
+
+
+class Instance(NamedTuple):
+    """One run of a sweep: one line, one depth, one seed."""
+
+    line: str
+    settings: Train  # of one seed
+
+    @property
+    def name(self) -> str:
+        """A name that no run with other settings has."""
+        env, seed = self.settings.env, self.settings.run.seed
+        return f"{self.line}-depth-{env.depth}-seed-{seed}-{records.settings_hash(self.settings)[:8]}"
+
+
+def instances(sweep: Sweep, size: Size) -> list[Instance]:
+    """Every run of a sweep, always in the same order."""
+    seeds = range(sweep.first_seed, sweep.first_seed + size.seeds)
+    return [
+        Instance(line.name, check(_settings(line, depth, Run(1, seed, size.episodes, sweep.stop_when_solved))))
+        for depth in size.depths
+        for line in sweep.lines
+        if line.deepest is None or depth <= line.deepest
+        for seed in seeds
+    ]
+
+
+def _settings(line: Line, depth: int, run: Run) -> Train:
+    return Train(DeepSea(depth, line.stochastic), line.agent, line.learner, run)
+
+
+def line(name: str, agent: str, deepest: int | None = None, **changes: Any) -> Line:
+    """An agent's preset under a name, with some of its settings changed."""
+    return Line(name, agent, override(PRESETS[agent], **changes), deepest)
+
+
+def sizes(smoke: Size, desk: Size, paper: Size) -> dict[str, Size]:
+    """One size a scale."""
+    return dict(zip(SCALES, (smoke, desk, paper), strict=True))
+
+
+ERSAC = line("ersac", "ersac")
+VANILLA = line("vanilla", "vanilla", deepest=30)
+OPTIMISM = line("optimism", "optimism", deepest=100)
+COUNTS = Line("ersac-counts", "ersac", dataclasses.replace(PRESETS["ersac"], uncertainty=Counts()))
+
+SEARCHED = sizes(Size((10,), 2, 2_000), Size((20, 40), 4, 20_000), Size((20, 30, 40), 16, 100_000))
+ROBUSTNESS = sizes(Size((10, 15), 3, 3_000), Size((20, 40), 5, 20_000), Size((10, 20, 30, 40, 50), 5, 100_000))
+
+SWEEPS: dict[str, Sweep] = {
+    "solve-time": Sweep(
+        "episodes until solved against depth",
+        (ERSAC, OPTIMISM, VANILLA),
+        sizes(Size((5, 10, 15, 20), 3, 3_000), Size((10, 20, 30, 40, 50), 5, 30_000), Size(tuple(range(10, 101, 10)), 5, 100_000)),
+    ),
+    "depth-100": Sweep(
+        "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
+        (ERSAC,),
+        sizes(Size((15,), 8, 2_000), Size((100,), 16, 100_000), Size((100,), 100, 100_000)),
+        stop_when_solved=False,
+    ),
+    "depth-250": Sweep(
+        "depth 250, with the discount and the mixing that the paper takes there",
+        (line("ersac-far", "ersac", gamma=0.999, lam=0.95),),
+        sizes(Size((25,), 2, 5_000), Size((250,), 10, 1_000_000), Size((250,), 100, 1_000_000)),
+    ),
+    "robustness-lambda": Sweep(
+        "TD(lambda) from one step to the whole episode",
+        tuple(line(f"lambda-{lam}", "ersac", lam=lam) for lam in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        ROBUSTNESS,
+    ),
+    "robustness-rollout": Sweep(
+        "steps between updates",
+        tuple(line(f"rollout-{steps}", "ersac", rollout=steps) for steps in (1, 5, 10, 25, 50)),
+        ROBUSTNESS,
+    ),
+    "robustness-tau": Sweep(
+        "where tau starts, played and fixed",
+        tuple(
+            line(f"tau-{tau0}-{'learned' if learned else 'fixed'}", "ersac", tau0=tau0, learn_tau=learned)
+            for learned in (True, False)
+            for tau0 in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+        ),
+        ROBUSTNESS,
+    ),
+    "stochastic": Sweep(
+        "DeepSea whose right moves slip",
+        tuple(each._replace(name=f"{each.name}-stochastic", stochastic=True) for each in (ERSAC, OPTIMISM, VANILLA)),
+        sizes(Size((5, 10), 2, 3_000), Size((10, 20, 30), 5, 30_000), Size((10, 20, 30, 40, 50), 5, 100_000)),
+    ),
+    "baselines": Sweep(
+        "a fair chance for each baseline: its entropy weight and its bonus, searched on seeds that are never reported",
+        (
+            *(line(f"vanilla-alpha-{alpha}", "vanilla", alpha=alpha) for alpha in (0.001, 0.003, 0.01, 0.03, 0.1)),
+            *(
+                line(f"optimism-mu-{mu}-alpha-{alpha}", "optimism", mu=mu, alpha=alpha)
+                for mu in (0.3, 1.0, 3.0)
+                for alpha in (0.003, 0.01, 0.03)
+            ),
+        ),
+        SEARCHED,
+        first_seed=TUNED,
+    ),
+    "ablation": Sweep(
+        "what each choice of ours buys",
+        (
+            ERSAC,
+            COUNTS,
+            line("no-policy-rows", "ersac", policy_rate=0.0),
+            line("no-value-rows", "ersac", value_rate=0.0),
+            line("no-reward-rows", "ersac", reward_rate=0.0),
+            line("no-limit", "ersac", advantage_limit=1e9),
+            line("no-auxiliary-task", "ersac", reward_weight=0.0),
+            line("critic-apart", "ersac", value_weight=0.0),
+            line("rows-only", "ersac", learning_rate=0.0),
+        ),
+        sizes(Size((10,), 3, 3_000), Size((20, 40), 8, 20_000), Size((20, 40, 60, 80, 100), 16, 100_000)),
+    ),
+    "reliability": Sweep(
+        "many short runs, for those who want to kill them",
+        (ERSAC, VANILLA, OPTIMISM, COUNTS),
+        sizes(Size((5, 6, 8, 10, 12), 10, 3_000), Size((5, 6, 8, 10, 12), 10, 10_000), Size((5, 6, 8, 10, 12), 25, 10_000)),
+        stop_when_solved=False,
+    ),
+}
+
+
+def listed() -> str:
+    """Every sweep, how many runs it has at each scale, and what it is for."""
+    lines = [f"  {'sweep':<20}{''.join(f'{scale:>8}' for scale in SCALES)}  runs"]
+    for name, sweep in SWEEPS.items():
+        counts = (len(instances(sweep, sweep.sizes[scale])) for scale in SCALES)
+        lines.append(f"  {name:<20}{''.join(f'{count:>8}' for count in counts)}  {sweep.what}")
+    return "usage: ersac sweep NAME --scale smoke|desk|paper [--engine local|ray --out DIR]\n\n" + "\n".join(lines) + "\n"

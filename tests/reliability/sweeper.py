@@ -1,0 +1,65 @@
+"""Processes that are there to be killed: a sweep's driver, and writers of records.
+
+Arguments: sweep NAME DIRECTORY ENGINE, or records DIRECTORY FIRST LAST.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ersac import api, cli, config
+from ersac.study import keeper, records, sweeps
+from ersac.study.sweeps import Size, Sweep, line
+
+TINY = {"hidden": (8, 8), "rollout": 20}
+LINES = tuple(line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
+SWEEPS = {
+    "tiny-500": Sweep("to be killed", LINES, {"smoke": Size((4, 5), 125, 400)}, stop_when_solved=False),
+    "tiny-100": Sweep("to be run twice", LINES, {"smoke": Size((4,), 50, 400)}, stop_when_solved=False),
+}
+
+
+def often(found: list[sweeps.Instance]) -> list[sweeps.Instance]:
+    """Instances that are saved after every chunk: a driver that lives for a second gets somewhere."""
+    return [each._replace(settings=config.override(each.settings, checkpoint_seconds=0.0)) for each in found]
+
+
+def sweep(name: str, home: str, engine: str) -> None:
+    """Run a sweep of this file, or one that anybody can run as it is."""
+    if name in SWEEPS:
+        instances = sweeps.instances
+        sweeps.SWEEPS, keeper.COST_SHARE = SWEEPS, math.inf
+        sweeps.instances = lambda *args: often(instances(*args))
+    cli.main(["sweep", name, "--out", home, "--engine", engine])
+
+
+def facts_of(number: int) -> tuple[config.Train, records.SeedFacts, records.Metrics]:
+    """What a writer writes under a number."""
+    settings = api.make_settings(depth=5, seeds=1, seed=number)
+    rng = np.random.default_rng(number)
+    column = rng.random((1, 50)).astype(np.float32)
+    facts = records.SeedFacts(number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32))
+    return settings, facts, records.Metrics(np.arange(50), column, column, column)
+
+
+def write_records(home: Path, first: int, last: int, tell: Callable[[int], None]) -> None:
+    """Write one record after the other, and tell of each that is there."""
+    for number in range(first, last):
+        settings, facts, metrics = facts_of(number)
+        directory = home / str(number)
+        if records.failure(directory, settings) or records.ended(directory, settings):
+            continue
+        result = api.Result(settings, [facts], metrics, [], 0, 0.0, 1.0, 1.0, [], directory)
+        with records.hold(directory, settings, resume=True):
+            records.write_results(directory, [facts], metrics, [], None, result.summary())
+        tell(number)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "sweep":
+        sweep(*sys.argv[2:])
+    else:
+        write_records(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), lambda number: print(number, flush=True))

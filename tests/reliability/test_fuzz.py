@@ -1,0 +1,170 @@
+"""Ten thousand settings, right and wrong: what cannot be used is refused in one line before jax, what is accepted takes its first step."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from ersac import api, config
+from ersac.config import SettingsError
+from ersac.loops import on_device
+from ersac.study import records
+
+FROM_PYTHON, AS_WORDS, TRACED = 9_800, 200, 8
+TINY = {
+    "depth": 4,
+    "seeds": 1,
+    "seed": 0,
+    "hidden": (4,),
+    "rollout": 100,
+    "chunk": 1,
+    "members": 3,
+    "stochastic": False,
+    "mapping_seed": None,
+}
+# A program is compiled for each: the first at every commit, the others when there is time.
+OTHERS = [("ersac", "counts"), *((agent, uncertainty) for agent in ("vanilla", "optimism") for uncertainty in ("ensemble", "counts"))]
+KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    """What became of every one of them, in a process without jax."""
+    command = [sys.executable, str(Path(__file__).with_name("fuzzer.py")), "0", str(FROM_PYTHON), str(AS_WORDS)]
+    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("empty"), capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def accepted(cases):
+    return [config.check(records.from_json(case["settings"])) for case in cases if case["outcome"] == "accepted"]
+
+
+def test_no_traceback_in_ten_thousand(cases):
+    assert len(cases) == FROM_PYTHON + AS_WORDS == 10_000
+    assert [case for case in cases if case["outcome"] not in ("accepted", "rejected", "help")] == []
+    for how in ("from_python", "as_words"):
+        counted = collections.Counter(case["outcome"] for case in cases if case["how"] == how)
+        assert min(counted["accepted"], counted["rejected"]) > 0.1 * counted.total()  # both happen
+
+
+def test_what_is_refused_is_what_must_be_and_says_why(cases):
+    """From Python: exactly what its field does not take, by field, range and value, or by the nearest name."""
+    wrong = [case for case in cases if case["how"] == "from_python" and (case["outcome"] == "accepted") != case["wanted"]]
+    assert wrong == []
+    assert [case for case in cases if case["outcome"] == "rejected" and not case["told"]] == []
+
+
+def test_what_is_accepted_stays_accepted(accepted):
+    for settings in accepted:
+        assert config.check(settings) == settings
+
+
+def first_step(settings: config.Train) -> None:
+    """One rollout, one update, and all numbers finite after it; NonFinite if not."""
+    program = on_device.prepare(settings)
+    chunk = next(on_device.run(program))
+    on_device.snapshot(program, chunk.carry)
+
+
+def tiny(settings: config.Train) -> config.Train:
+    """The same numbers in a sea that costs nothing: programs that differ only in those are compiled once."""
+    names = {path[-1] for path, _, _ in config.leaves(settings)}
+    changes = {name: value for name, value in TINY.items() if name in names}
+    if "noise_variance" in names:
+        changes["noise_variance"] = config.floats(settings).get("learner.uncertainty.noise_variance", 0.0)
+    if "learn_tau" in names:
+        changes["learn_tau"] = True
+    return config.override(settings, **changes)
+
+
+@pytest.mark.parametrize(("agent", "uncertainty"), KINDS)
+def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
+    kind = config.UNCERTAINTIES[uncertainty]
+    mine = [settings for settings in accepted if settings.agent == agent and isinstance(settings.learner.uncertainty, kind)]
+    unlike = list({repr(config.floats(tiny(settings))): tiny(settings) for settings in mine}.values())
+    assert len(unlike) > 40
+    for settings in unlike[:40]:
+        first_step(settings)
+
+
+@pytest.mark.parametrize(("agent", "uncertainty"), KINDS)
+@pytest.mark.parametrize("edge", ["low", "high", "worst"])
+def test_edges_take_their_first_step(agent, uncertainty, edge):
+    """Every number at the same end of its range, and each at the end at which products grow largest."""
+    settings = tiny(api.make_settings(agent=agent, uncertainty=uncertainty, depth=4))
+    small = {"tau0", "alpha"} if edge == "worst" else set()
+    for path, hint, value in list(config.leaves(settings)):
+        if isinstance(value, float):
+            within = (
+                next(extra for extra in hint.__metadata__ if isinstance(extra, config.Between)) if hasattr(hint, "__metadata__") else None
+            )
+            if within is not None:
+                low = np.nextafter(within.low, np.inf) if within.above else within.low
+                settings = config.replace_at(settings, path, float(low if edge == "low" or path[-1] in small else within.high))
+    first_step(config.check(settings))
+
+
+SHAPES = [
+    {"depth": 1, "rollout": 1, "hidden": (1,), "members": 2},
+    {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
+    {"depth": 7, "rollout": 129, "uncertainty": "counts", "agent": "optimism", "mapping_seed": 2**32 - 1, "seed": 2**31 - 1, "seeds": 2},
+    {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_small_shapes_take_their_first_step(shape):
+    first_step(api.make_settings(**({"hidden": (4,), "rollout": 20, "chunk": 1, "episodes": 1} | shape)))
+
+
+def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
+    """All of a chunk but its compilation, with the shapes it would have."""
+    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    seen = set()
+    for settings in accepted:
+        form = config.override(on_device.program_of(settings), seeds=1, depth=min(settings.env.depth, 30))
+        if form in seen or config.bytes_needed(form) > 2e7:
+            continue
+        seen.add(form)
+        program = on_device.prepare(config.with_floats(form, config.floats(settings)))
+        carry, world, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.worlds, program.keys))
+        after, _ = jax.eval_shape(partial(on_device.chunk, program.settings), carry, world, key)
+        assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, carry)
+        if len(seen) == TRACED:
+            break
+    assert len(seen) == TRACED
+
+
+@pytest.mark.parametrize("uncertainty", ["ensemble", "counts"])
+def test_what_a_run_needs_is_known_before_it_begins(uncertainty, monkeypatch):
+    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    settings = api.make_settings(depth=40, seeds=2, hidden=(32, 16), uncertainty=uncertainty, chunk=1, rollout=5)
+    program = on_device.prepare(settings)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves((program.carry, program.worlds)))
+    assert config.bytes_needed(settings) / 2 == pytest.approx(state, rel=0.02)
+
+
+def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
+    pages = 8 * 2**30 // os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(os, "sysconf", lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name))
+    settings = api.make_settings(depth=1000, seeds=100)
+    with pytest.raises(
+        SettingsError, match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; --seeds \d+ would fit$"
+    ) as error:
+        config.refuse_if_too_large(settings)
+    fit = int(str(error.value).split("--seeds ")[2].split()[0])
+    config.refuse_if_too_large(config.override(settings, seeds=fit))
+    with pytest.raises(SettingsError):
+        config.refuse_if_too_large(config.override(settings, seeds=fit + 1))
+    with pytest.raises(SettingsError, match="choose a smaller --depth"):
+        api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
+    assert not (tmp_path / "run").exists()

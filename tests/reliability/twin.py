@@ -1,0 +1,47 @@
+"""Twenty short runs and a digest of all that each seed of each came to, as JSON. Run twice, it must say the same."""
+
+import hashlib
+import itertools
+import json
+
+import numpy as np
+
+from ersac import api, checkpoint
+from ersac.config import Train
+from ersac.loops import on_device
+
+CHUNKS = 3
+SHARED = {"depth": 5, "seeds": 3, "hidden": (8, 8), "rollout": 10, "chunk": 4}
+# Few compiled programs, many runs: numbers and seeds compile nothing.
+PROGRAMS = [
+    {},
+    {"agent": "vanilla"},
+    {"agent": "optimism", "uncertainty": "counts"},
+    {"stochastic": True, "noise_variance": 0.1},
+]
+NUMBERS = [
+    {},
+    {"seed": 1000},
+    {"gamma": 0.9, "lam": 0.5},
+    {"learning_rate": 1e-2, "policy_rate": 0.5},
+    {"mapping_seed": None, "value_rate": 1.0},
+]
+CONFIGS = [SHARED | program | numbers for program in PROGRAMS for numbers in NUMBERS]
+MANY = SHARED | {"seeds": 64, "mapping_seed": 42}
+
+
+def digests(settings: Train) -> list[str]:
+    """Of every seed: its learner, its world, its random state, and what happened to it."""
+    program = on_device.prepare(settings)
+    brought = list(itertools.islice(on_device.run(program), CHUNKS))
+    told = [(chunk.facts, chunk.metrics) for chunk in brought]
+    arrays, _ = checkpoint.flatten((on_device.snapshot(program, brought[-1].carry), told))
+    seeds = [hashlib.sha256() for _ in range(settings.run.seeds)]
+    for name in sorted(arrays):
+        for seed, part in zip(seeds, np.asarray(arrays[name]), strict=True):
+            seed.update(name.encode() + part.tobytes())
+    return [seed.hexdigest() for seed in seeds]
+
+
+if __name__ == "__main__":
+    print(json.dumps([digests(api.make_settings(**settings)) for settings in [*CONFIGS, MANY]]))

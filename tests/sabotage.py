@@ -1,0 +1,259 @@
+"""Does the suite see faults? One-line faults, each put into a copy of the source in turn; the tests named with it must then fail.
+
+`make sabotage`, or `python tests/sabotage.py WORD ...` for the faults whose file or text has one of some words in it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent.parent
+COPIED = ("src", "tests", "benchmarks", "docs", "README.md", "pyproject.toml")
+
+
+class Fault(NamedTuple):
+    """A line of the source as it is, as it would be wrong, and the tests that ought to notice."""
+
+    file: str  # below src/ersac
+    old: str  # stands there exactly once
+    new: str
+    tests: tuple[str, ...]  # below tests
+
+
+GRADIENT, LEARNER, ROWS = "test_gradient.py", "agents/test_actor_critic.py", "test_rows.py"
+LOOP, GUARD, RESUME = "loops/test_on_device.py", "reliability/test_guard.py", "reliability/test_resume.py"
+DISK, CHECKPOINT = "reliability/test_disk.py", "reliability/test_checkpoint.py"
+
+FAULTS = [
+    # the game
+    Fault("game.py", "+ bonus + weight * entropy", "+ bonus - weight * entropy", (GRADIENT,)),
+    Fault("game.py", "log_pi_a * stop_gradient(advantage)", "log_pi_a * advantage", ("test_risk.py",)),
+    Fault("game.py", "return reward + bonus", "return reward - bonus", (GRADIENT,)),
+    Fault("game.py", "return -jnp.sum(jnp.exp(log_pi)", "return jnp.sum(jnp.exp(log_pi)", ("test_risk.py",)),
+    Fault("risk.py", "sigma2 / (2 * tau), lambda tau: tau", "sigma2 / tau, lambda tau: tau", ("test_risk.py",)),
+    Fault("risk.py", "mu * jnp.sqrt(sigma2)", "mu * sigma2", ("test_risk.py",)),
+    Fault("risk.py", "risk.bonus(sigma2, stop_gradient(tau))", "risk.bonus(sigma2, tau)", ("test_risk.py",)),
+    # returns
+    Fault("returns.py", "delta = rho * (reward", "delta = (reward", ("test_returns.py",)),
+    Fault("returns.py", "discount * value[1:] - value[:-1])", "discount * value[1:] - value[1:])", ("test_returns.py",)),
+    Fault("returns.py", "lam * target[1:] + (1 - lam) * value[1:-1]", "lam * target[:-1] + (1 - lam) * value[1:-1]", ("test_returns.py",)),
+    Fault(
+        "returns.py",
+        "return Targets(error, reward + discount * following)",
+        "return Targets(error, reward + entropy_bonus + discount * following)",
+        ("test_returns.py",),
+    ),
+    # rows and nets
+    Fault("rows.py", "first = b1**touch.idle * first", "first = b1 * first", (ROWS,)),
+    Fault("rows.py", "1 + (touch.occurrences - 1) * jnp.minimum(rate, 1.0)", "1 + touch.occurrences * jnp.minimum(rate, 1.0)", (ROWS,)),
+    Fault("rows.py", "ordered[1:] != ordered[:-1]", "ordered[1:] == ordered[:-1]", (ROWS,)),
+    Fault("rows.py", "moved.append(old + step)", "moved.append(old - step)", (ROWS,)),
+    Fault("nets.py", "return still + scale * (x - still)", "return scale * still + scale * (x - still)", (LEARNER,)),
+    # uncertainty
+    Fault("uncertainty/ensemble.py", "target = t.reward[:, None] + t.noise", "target = t.reward[:, None] + 0 * t.noise", ("uncertainty",)),
+    Fault(
+        "uncertainty/ensemble.py", "return stop_gradient(sigma_scale**2 * jnp.var(", "return (sigma_scale**2 * jnp.var(", ("uncertainty",)
+    ),
+    Fault("uncertainty/counts.py", "add(t.mask.astype(count.dtype))", "add(1)", ("uncertainty",)),
+    # the environment
+    Fault(
+        "envs/deep_sea.py", "treasure = moves_right & (column == depth - 1)", "treasure = moves_right & (column == depth - 2)", ("envs",)
+    ),
+    Fault("envs/deep_sea.py", "strayed |= ~moves_right & (row == column)", "strayed |= ~moves_right", ("envs",)),
+    Fault("envs/deep_sea.py", "<= 1 / depth", "<= 0 / depth", ("envs",)),
+    # the exact half
+    Fault("tabular/mdp.py", "gain * (observed - prior.reward_mean)", "gain * observed", ("tabular/test_mdp.py",)),
+    Fault("tabular/klearning.py", "beliefs.sigma2 / (2 * tau))", "beliefs.sigma2 / tau)", ("tabular/test_klearning.py",)),
+    Fault(
+        "tabular/saddle.py",
+        "jnp.sqrt(total_sigma2 / (2 * total_entropy))",
+        "jnp.sqrt(total_sigma2 / total_entropy)",
+        ("tabular/test_saddle.py",),
+    ),
+    Fault(
+        "tabular/agents.py",
+        "(1 - epsilon) * best + epsilon * mdps.uniform(best)",
+        "(1 - epsilon) * best",
+        ("tabular/test_agents.py::test_epsilon_greedy_dithers",),
+    ),
+    # verdicts and records
+    Fault("study/verdicts.py", "found + RELIABLE_WINDOW - 1", "found + RELIABLE_WINDOW", ("study/test_verdicts.py",)),
+    Fault(
+        "study/verdicts.py",
+        "(failed < BSUITE_BAD_SHARE[stochastic] * episodes)",
+        "(failed <= BSUITE_BAD_SHARE[stochastic] * episodes)",
+        ("study/test_verdicts.py",),
+    ),
+    Fault(
+        "study/recorder.py",
+        "self.recent[i] = recent[-window:]",
+        "self.recent[i] = recent[:window]",
+        ("test_api.py::test_the_recorders_verdict_is_the_rules",),
+    ),
+    Fault(
+        "study/recorder.py",
+        "np.concatenate(goals)[:budget]",
+        "np.concatenate(goals)",
+        ("test_api.py::test_train_returns_what_it_writes", RESUME + "::test_a_recorder_comes_back_as_it_was"),
+    ),
+    Fault(
+        "study/records.py",
+        'settings_hash(settings) == told["hash"]',
+        'bool(told["hash"])',
+        (RESUME + "::test_damaged_settings_are_one_line",),
+    ),
+    # disk and checkpoints
+    Fault("disk.py", "                OPS.fsync(handle)\n", "                pass\n", (DISK,)),
+    Fault(
+        "disk.py",
+        "            OPS.rename(partial, path)\n            OPS.sync_directory(path.parent)\n",
+        "            OPS.rename(partial, path)\n",
+        (DISK,),
+    ),
+    Fault(
+        "disk.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        (DISK + "::test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who",),
+    ),
+    Fault("checkpoint.py", 'if disk.digest(data) != manifest["sha256"]:', 'if not manifest["sha256"]:', (CHECKPOINT,)),
+    Fault(
+        "checkpoint.py",
+        "numbers(directory)[-KEPT:]",
+        "numbers(directory)[:KEPT]",
+        (DISK, RESUME + "::test_run_2n_is_run_n_save_load_run_n"),
+    ),
+    Fault(
+        "study/keeper.py",
+        "if changed and exact:",
+        "if changed and not exact:",
+        (RESUME + "::test_every_field_of_the_fingerprint_is_named",),
+    ),
+    Fault(
+        "study/keeper.py",
+        "(ended - began) / COST_SHARE",
+        "(ended - began) * COST_SHARE",
+        (RESUME + "::test_checkpoints_cost_at_most_their_share",),
+    ),
+    # settings, exits, commands
+    Fault(
+        "config.py",
+        "(self.low < value if self.above else self.low <= value)",
+        "(self.low <= value)",
+        ("reliability/test_fuzz.py::test_what_is_refused_is_what_must_be_and_says_why",),
+    ),
+    Fault("exits.py", "return 128 + number", "return number", ("reliability/test_exits.py::test_codes_are_fixed",)),
+    Fault("study/trackers.py", 'row["step"] > heard.step', 'row["step"] >= heard.step', ("study/test_trackers.py",)),
+    Fault("study/export.py", "np.arange(1, len(facts.goals) + 1)", "np.arange(len(facts.goals))", ("study/test_export.py",)),
+    # the learner
+    Fault("agents/actor_critic.py", "optimisers.log_tau.update(-tau_gradient", "optimisers.log_tau.update(tau_gradient", (LEARNER,)),
+    Fault("agents/actor_critic.py", "stop_gradient(t.mask * jnp.minimum", "stop_gradient(jnp.minimum", (LEARNER,)),
+    Fault("agents/actor_critic.py", "r_tau = stop_gradient(game.optimistic_reward(t.reward, bonus))", "r_tau = t.reward", (GRADIENT,)),
+    Fault(
+        "agents/actor_critic.py",
+        "entropy_bonus = stop_gradient(-weight * log_pi_a)",
+        "entropy_bonus = stop_gradient(weight * log_pi_a)",
+        (GRADIENT,),
+    ),
+    Fault("agents/actor_critic.py", "baseline = stop_gradient(j)", "baseline = j", (LEARNER, GRADIENT)),
+    Fault("agents/actor_critic.py", "mean = lambda x: jnp.sum(t.mask * x)", "mean = lambda x: jnp.sum(x)", (LEARNER,)),
+    Fault(
+        "agents/actor_critic.py",
+        "jnp.clip(target.action_value - baseline[:-1], -limit, limit)",
+        "(target.action_value - baseline[:-1])",
+        (LEARNER,),
+    ),
+    Fault(
+        "agents/actor_critic.py", "return jnp.argmax(logits + gumbel), logits", "return jnp.argmax(logits + gumbel / 2), logits", (LEARNER,)
+    ),
+    Fault("agents/make.py", "case config.Seeking(learn_tau=True):", "case config.Seeking(learn_tau=False):", ("test_api.py",)),
+    # the loop
+    Fault("loops/rollout.py", "ended = step.discount == 0", "ended = step.discount == 2", (LOOP,)),
+    Fault("loops/rollout.py", "jnp.sqrt(uncertainty.noise_variance) * jax", "uncertainty.noise_variance * jax", (LOOP,)),
+    Fault("loops/on_device.py", "carry.visits.at[trajectory.obs[:-1]].add(1)", "carry.visits.at[trajectory.obs[1:]].add(1)", (LOOP,)),
+    Fault("loops/on_device.py", "jnp.where(begun, within, before + within)", "within", (LOOP,)),
+    Fault("loops/on_device.py", "(key, carry.rollouts + jnp.arange", "(key, 0 * carry.rollouts + jnp.arange", (LOOP,)),
+    Fault("loops/on_device.py", "init(np.random.default_rng(run.run.seed))", "init(np.random.default_rng(0))", (LOOP,)),
+    Fault(
+        "loops/guard.py",
+        "np.where(bad.any(axis=2), bad.argmax(axis=2), steps + 1)",
+        "np.where(bad.any(axis=2), bad.argmin(axis=2), steps + 1)",
+        (GUARD,),
+    ),
+    Fault("loops/guard.py", "if leaf.ndim <= 1", "if leaf.ndim < 1", (GUARD,)),
+    # what Python and the shell offer
+    Fault(
+        "study/life.py",
+        "            life.recorder.add(chunk)\n",
+        "            life.recorder.add(chunk) if life.recorder.chunks else None\n",
+        ("test_api.py::test_train_returns_what_it_writes",),
+    ),
+    Fault("study/results.py", "self.steps / self.run_seconds", "self.steps / self.wall_seconds", ("test_api.py",)),
+    Fault("cli.py", "code = exits.code_of(error)", "code = exits.SETTINGS", (RESUME + "::test_damaged_settings_are_one_line",)),
+]
+
+
+def misfits(faults: list[Fault], source: Path) -> list[str]:
+    """Faults whose old text does not stand in the source exactly once, or that change nothing, or name tests that are not there."""
+    told = [
+        f"{f.file}: {(source / f.file).read_text().count(f.old)} times {f.old!r}"
+        for f in faults
+        if (source / f.file).read_text().count(f.old) != 1
+    ]
+    told += [f"{f.file}: changes nothing {f.old!r}" for f in faults if f.old == f.new]
+    return told + [f"{f.file}: no {test}" for f in faults for test in f.tests if not (HERE / "tests" / test.partition("::")[0]).exists()]
+
+
+def run(home: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run some tests of a copy, up to the first that fails."""
+    # Bytecode is told apart by whole seconds and by size, and a fault has neither: none is written.
+    flags = {"PYTHONPATH": str(home / "src"), "PYTHONDONTWRITEBYTECODE": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *(f"tests/{each}" for each in tests)]
+    return subprocess.run(command, cwd=home, env=os.environ | flags, capture_output=True, text=True, check=False)
+
+
+def caught_by(done: subprocess.CompletedProcess[str]) -> str | None:
+    """The test that failed or could not even begin, if one did; what is no verdict on the fault is an error."""
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", done.stdout, re.MULTILINE)
+    if done.returncode not in (1, 2) or found is None:
+        sys.exit(f"the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return found[1]
+
+
+def main(words: list[str]) -> int:
+    """Put in each fault that was asked for, and say who noticed; the exit code is 1 if nobody did."""
+    faults = [f for f in FAULTS if not words or any(word in f.file + f.old for word in words)]
+    if wrong := misfits(faults, HERE / "src" / "ersac"):
+        sys.exit("\n".join(wrong))
+    with tempfile.TemporaryDirectory() as directory:
+        home, began, missed = Path(directory), time.monotonic(), []
+        for name in COPIED:
+            copy = shutil.copytree if (HERE / name).is_dir() else shutil.copy
+            copy(HERE / name, home / name)
+        every = tuple(dict.fromkeys(each for f in faults for each in f.tests))
+        print(f"{len(faults)} faults; first that the tests are green without one", flush=True)
+        if (red := caught_by(run(home, every))) is not None:
+            sys.exit(f"{red} fails without a fault")
+        for number, fault in enumerate(faults, 1):
+            path = home / "src" / "ersac" / fault.file
+            sound = path.read_text()
+            path.write_text(sound.replace(fault.old, fault.new))
+            found = caught_by(run(home, fault.tests))
+            path.write_text(sound)
+            missed += [] if found else [fault]
+            done = f"{number} of {len(faults)}, {time.monotonic() - began:.0f} s"
+            print(f"[{done}] {fault.file}: {' '.join(fault.new.split())}  {f'caught by {found}' if found else 'MISSED'}", flush=True)
+    print(f"{len(faults) - len(missed)} of {len(faults)} caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
