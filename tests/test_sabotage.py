@@ -19,5 +19,5 @@ def test_there_are_enough_and_no_two_are_alike():
 
 
 def test_a_stale_fault_is_named():
-    stale = sabotage.Fault("game.py", "no such line", "x", ("no_such_test.py",))
+    stale = sabotage.Fault("game.py", "no such line", "x", "no_such_test.py")
     assert len(sabotage.misfits([stale], PATH.parent.parent / "src" / "ersac")) == 2

@@ -5,6 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
 from ersac import api
 from ersac.loops import on_device
@@ -48,7 +49,8 @@ def test_facts_add_up(depth):
     got = chunks(3, depth=depth)
     steps = 3 * 6 * 20
     visits = np.asarray(got[-1].carry.visits)[:3].reshape(3, depth, depth)  # where cores do not divide seeds there are more
-    np.testing.assert_array_equal(visits.sum(axis=(1, 2)), steps)
+    by_row = [len(range(row, steps, depth)) for row in range(depth)]  # every step is counted where it began
+    np.testing.assert_array_equal(visits.sum(axis=2), [by_row] * 3)
     assert not np.triu(visits, 1).any()  # nobody is ever right of the diagonal
     ended = np.concatenate([chunk.facts.ended for chunk in got], axis=1).reshape(3, steps)
     np.testing.assert_array_equal(np.flatnonzero(ended[0]), np.arange(depth - 1, steps, depth))
@@ -74,3 +76,29 @@ def test_a_sigma_map_covers_the_sea():
     assert sigma.shape == (49,)
     assert np.all(sigma > 0)
     assert sigma[0] < np.median(sigma)  # the start is the best known of all
+
+
+def test_returns_are_sums_since_the_episode_began():
+    """However episodes lie across rollouts: within one, over several, from before the first, beyond the last."""
+    rng = np.random.default_rng(0)
+    for share in (0.02, 0.3):
+        reward, ended = rng.integers(-9, 10, (7, 5)).astype(np.float32), rng.random((7, 5)) < share
+        total, wanted = np.float32(4), []
+        for r, e in zip(reward.flat, ended.flat, strict=True):
+            total += r
+            wanted.append(total)
+            total = np.float32(0) if e else total
+        under_way, returns = on_device.episode_returns(jnp.float32(4), jnp.asarray(reward), jnp.asarray(ended))
+        np.testing.assert_array_equal(np.ravel(returns), wanted)
+        assert under_way == total
+
+
+def test_no_two_seeds_begin_alike(monkeypatch):
+    """Not in their weights, nor in their priors; and a seed always begins as it does."""
+    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    begun = lambda **changes: on_device.prepare(settings(**changes)).carry.learner
+    learner, later = begun(), begun(seed=1)
+    for mine, theirs in ((learner.params.rows, later.params.rows), (learner.memory, later.memory)):
+        mine, theirs = np.asarray(mine), np.asarray(theirs)
+        assert len({seed.tobytes() for seed in mine[:3]}) == 3
+        np.testing.assert_array_equal(mine[1:3], theirs[:2])

@@ -4,20 +4,23 @@ Arguments: sweep NAME DIRECTORY ENGINE, or records DIRECTORY FIRST LAST.
 """
 
 import math
+import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from ersac import api, cli, config
-from ersac.study import keeper, records, sweeps
+from ersac import api, cli, config, disk
+from ersac.study import records, sweeps
 from ersac.study.sweeps import Size, Sweep, line
 
+SYNC_SECONDS = 0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
 TINY = {"hidden": (8, 8), "rollout": 20}
 LINES = tuple(line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
 SWEEPS = {
-    "tiny-500": Sweep("to be killed", LINES, {"smoke": Size((4, 5), 125, 400)}, stop_when_solved=False),
+    "tiny-500": Sweep("to be killed", LINES, {"smoke": Size((4, 5), 125, 2_000)}, stop_when_solved=False),
     "tiny-100": Sweep("to be run twice", LINES, {"smoke": Size((4,), 50, 400)}, stop_when_solved=False),
 }
 
@@ -29,6 +32,8 @@ def often(found: list[sweeps.Instance]) -> list[sweeps.Instance]:
 
 def sweep(name: str, home: str, engine: str) -> None:
     """Run a sweep of this file, or one that anybody can run as it is."""
+    from ersac.study import keeper  # jax, which writers need not wait for
+
     if name in SWEEPS:
         instances = sweeps.instances
         sweeps.SWEEPS, keeper.COST_SHARE = SWEEPS, math.inf
@@ -62,4 +67,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "sweep":
         sweep(*sys.argv[2:])
     else:
+        disk.OPS = disk.OPS._replace(fsync=lambda handle: (os.fsync(handle), time.sleep(SYNC_SECONDS)))
         write_records(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), lambda number: print(number, flush=True))

@@ -50,8 +50,7 @@ def trace(settings: config.Train) -> None:
         jax.jit(partial(on_device.chunk, settings)).lower(carry, world, key)
 
 
-REUSED = pytest.mark.xfail(reason="rollout.interact gives a step and the next episode's beginning the same key", strict=True)
-CASES = [*({"agent": agent} for agent in PRESETS), {"noise_variance": 0.1}, pytest.param({"stochastic": True}, marks=REUSED)]
+CASES = [*({"agent": agent} for agent in PRESETS), {"noise_variance": 0.1}, {"stochastic": True}]
 
 
 @pytest.mark.parametrize("changes", CASES, ids=str)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import api, disk, display, exits
+from ersac import api, config, disk, display, exits
 from ersac.config import SettingsError
 from ersac.loops import machine, on_device
 from ersac.study import engines, keeper, listing, records, runner
@@ -130,9 +130,10 @@ def test_a_run_of_a_batch_is_that_run(whole):
 
 
 @pytest.mark.parametrize("asked", [1, 2, 4, 6])
-def test_stopped_and_continued_it_has_the_same_bits(whole, tmp_path, asked):
+def test_stopped_and_continued_it_has_the_same_bits(whole, tmp_path, capsys, asked):
     with pytest.raises(exits.Stopped, match=r"^stopped; go on with the same command$"):
         run(tmp_path / "sweep", caught=after(asked))
+    assert capsys.readouterr().err == ""  # nothing broke, not even where nothing had been done yet
     screen = Shown()
     assert run(tmp_path / "sweep", screen=screen) == whole[1]
     assert left(tmp_path / "sweep") == left(whole[0])
@@ -246,8 +247,9 @@ def test_a_directory_belongs_to_one_sweep(whole, tmp_path):
 
 def test_the_list_counts_a_sweep_and_what_is_under_way(whole, tmp_path):
     home = tmp_path / "sweep"
+    rarely = [each._replace(settings=config.override(each.settings, checkpoint_seconds=1e6)) for each in WANTED]
     with pytest.raises(exits.Stopped):
-        run(home, caught=after(3))
+        run(home, rarely, caught=after(3))  # saved because it was stopped, and for no other reason
     rows = list(listing.rows(tmp_path))
     assert [Path(row.run).name for row in rows] == [each.name for each in WANTED[:4]]  # the fifth was never begun
     episodes = 2 * 5 * 20 // 5  # two chunks

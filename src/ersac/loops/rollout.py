@@ -49,9 +49,10 @@ def interact(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor
     """Act once, step once, and start the next episode where this one ended."""
     obs = env.observe(world, actor.state)
     action, told = agent.act(learner, actor.kept, obs, chance)
-    step = env.step(world, actor.state, action, key)
+    key_step, key_begin = jax.random.split(key)
+    step = env.step(world, actor.state, action, key_step)
     ended = step.discount == 0
-    afresh, going_on = begin(env, agent, world, learner, key), Actor(step.state, actor.kept)
+    afresh, going_on = begin(env, agent, world, learner, key_begin), Actor(step.state, actor.kept)
     actor = jax.tree.map(lambda new, old: jnp.where(ended, new, old), afresh, going_on)
     return actor, Interaction(obs, action, told, step.reward, step.discount, step.goal)
 

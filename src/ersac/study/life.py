@@ -66,9 +66,11 @@ class Life:
         (on_device.refuse if self.order.alone else self.recorder.fail)(place, why)
 
     def save(self, carry: Any) -> None:
-        """Keep everything that the future depends on."""
+        """Keep everything that the future depends on; where nothing has been done yet, that is nothing."""
         from ersac.loops import on_device
 
+        if not self.recorder.chunks:
+            return
         number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
         # The recorder second: it is told what is spoilt while the first is fetched.
         tree = lambda: {"loop": on_device.snapshot(self.program, carry, self.spoilt), "recorder": self.recorder.state()}
