@@ -60,6 +60,7 @@ def test_importing_ersac_does_not_import_jax():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow  # every one of them is run, stopped and continued in tests/reliability/test_resume.py at every commit
 @pytest.mark.parametrize("uncertainty", ["ensemble", "counts"])
 @pytest.mark.parametrize("agent", ["ersac", "vanilla", "optimism"])
 def test_every_agent_runs_with_every_uncertainty(agent, uncertainty):

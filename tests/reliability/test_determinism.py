@@ -26,14 +26,12 @@ def twins() -> list[list[list[str]]]:
     return [json.loads(run(number).stdout) for number in ("1", "2")]
 
 
-@pytest.mark.slow
 def test_twenty_configs_in_two_processes(twins):
     first, second = twins
     assert len(first) == 21
     assert first == second
 
 
-@pytest.mark.slow
 def test_no_two_seeds_are_alike(twins):
     """Of one run, of all runs, and of sixty-four seeds that share one map of actions."""
     *configs, many = twins[0]

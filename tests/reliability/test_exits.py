@@ -14,8 +14,6 @@ from ersac import checkpoint, cli, disk, exits
 from ersac.config import SettingsError
 from ersac.study import records
 
-pytestmark = pytest.mark.slow  # minutes: they move to every commit when they have become cheap
-
 BEGIN = (
     "train",
     "deep-sea",

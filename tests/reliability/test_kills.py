@@ -12,8 +12,6 @@ import pytest
 
 from ersac.agents.presets import PRESETS
 
-pytestmark = pytest.mark.slow  # minutes: they move to every commit when they have become cheap
-
 VICTIM = Path(__file__).with_name("victim.py")
 WRITE_SECONDS = 0.01  # that a victim's disk takes for each write and sync
 LIFE_SECONDS = 0.3  # at most, between a victim's first save and its end
@@ -95,7 +93,7 @@ class Lives:
 
 def test_sigkill_sigint_and_sigterm(tmp_path, left):
     lives = Lives(tmp_path, 300, left, seed=1)
-    lives.spend([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL])
+    lives.spend([*[signal.SIGKILL] * 10, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 10])
     assert {met for met, _ in lives.met} == set(PRESETS)
 
 
