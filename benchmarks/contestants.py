@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks import dense, kernel
 from benchmarks.measure import Contestant
 from ersac import api
+from ersac.agents.presets import PRESETS
 from ersac.envs.deep_sea import action_map
 from ersac.loops import on_device
 
@@ -20,9 +21,15 @@ KERNEL_ROLLOUTS = 200  # in one call
 BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it learns at every step
 
 
-def ours(depth: int, seeds: int = 1) -> Contestant:
+def ours(depth: int, seeds: int = 1, **changes: bool) -> Contestant:
     """The `ersac` preset on as many seeds as are asked for, by the library's own loop: on as many cores as it takes."""
-    chunks = on_device.run(on_device.prepare(api.make_settings(depth=depth, seeds=seeds)))
+    chunks = on_device.run(on_device.prepare(api.make_settings(depth=depth, seeds=seeds, **changes)))
+    return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+
+
+def boot_dqn(depth: int) -> Contestant:
+    """The `boot-dqn` preset on one seed, learning at every step."""
+    chunks = on_device.run(on_device.prepare(api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)))
     return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
 
 
@@ -32,14 +39,14 @@ def dense_ours(depth: int) -> Contestant:
 
 
 def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
-    """Ours, in a process that has one core: before jax counts them."""
+    """Ours with the kernel's reward heads, which read features, in a process that has one core: before jax counts them."""
     pin(core)
-    return ours(depth, seeds)
+    return ours(depth, seeds, shared=True)
 
 
 def kernel_on_core(core: int, depth: int) -> Contestant:
     """The hand-written kernel, one seed, on one core once it is compiled."""
-    settings = api.make_settings(depth=depth, seeds=1)
+    settings = api.make_settings(depth=depth, seeds=1, shared=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
     scratch, steps, right = kernel.make_scratch(length), kernel.make_steps(length), action_map(depth, 0)
@@ -64,16 +71,21 @@ def bsuite_actor_critic(depth: int) -> Contestant:
     return bsuite_chunks("actor_critic", depth, episodes, episodes)
 
 
-def bsuite_boot_dqn(depth: int) -> Contestant:
-    """bsuite's JAX Bootstrapped DQN as published, learning at every step."""
-    return bsuite_chunks("boot_dqn", depth, -(-BOOT_DQN_WARM_STEPS // depth), 1)
+def bsuite_boot_dqn(depth: int, **options: int) -> Contestant:
+    """bsuite's JAX Bootstrapped DQN as published or with other options, learning at every step."""
+    return bsuite_chunks("boot_dqn", depth, -(-BOOT_DQN_WARM_STEPS // depth), 1, **options)
 
 
-def bsuite_chunks(name: str, depth: int, first: int, then: int) -> Contestant:
+def bsuite_boot_dqn_of_ten(depth: int) -> Contestant:
+    """The same with as many members as the `boot-dqn` preset has."""
+    return bsuite_boot_dqn(depth, num_ensemble=PRESETS["boot-dqn"].members)
+
+
+def bsuite_chunks(name: str, depth: int, first: int, then: int, **options: int) -> Contestant:
     """One of bsuite's JAX baselines: its first episodes, then some at a time."""
     make_agent, make_environment, run = bsuite_parts(name)
     environment = make_environment(depth, mapping_seed=0)
-    agent = make_agent(environment.observation_spec(), environment.action_spec())
+    agent = make_agent(environment.observation_spec(), environment.action_spec(), **options)
     for episodes in itertools.chain([first], itertools.repeat(then)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rlax warns of its future while it is traced

@@ -1,4 +1,4 @@
-"""What is measured: five comparisons by name, each a function from a plan to findings.
+"""What is measured: six comparisons by name, each a function from a plan to findings.
 
 Whoever is not ours lives in a process of its own, where jax is as it comes: one device, and nothing of our settings.
 """
@@ -38,6 +38,15 @@ def against_boot_dqn(plan: Plan, tell: Tell) -> list[Finding]:
     return [Finding(f"bsuite_boot_dqn/depth_{depth}/one_seed", meaning, paces["ours"], paces["boot_dqn"])]
 
 
+def against_same_boot_dqn(plan: Plan, tell: Tell) -> list[Finding]:
+    """Our Bootstrapped DQN against bsuite's JAX one: as many members, the same batch, an update a step."""
+    depth = 20
+    makers = {"ours": partial(contestants.boot_dqn, depth), "bsuite": partial(resident, contestants.bsuite_boot_dqn_of_ten, depth)}
+    paces = alternate(prepared(makers, tell), plan, tell)
+    meaning = f"one seed of our boot-dqn / bsuite's JAX boot_dqn with ten members, depth {depth}"
+    return [Finding(f"boot_dqn/depth_{depth}", meaning, paces["ours"], paces["bsuite"])]
+
+
 def against_dense(plan: Plan, tell: Tell) -> list[Finding]:
     """Ours against the same learner with one-hot inputs and dense optimisers."""
     found = []
@@ -64,6 +73,7 @@ def against_kernel(plan: Plan, tell: Tell) -> list[Finding]:
 SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
     "bsuite_actor_critic": against_bsuite,
     "bsuite_boot_dqn": against_boot_dqn,
+    "boot_dqn": against_same_boot_dqn,
     "dense": against_dense,
     "numba": against_kernel,
     "growth": growth.measure,

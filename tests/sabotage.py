@@ -105,6 +105,31 @@ FAULTS = [
         "return scale * still + scale * (x - still)",
         "agents/test_actor_critic.py::test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else",
     ),
+    # Bootstrapped DQN
+    Fault(
+        "agents/boot_dqn.py",
+        "idle < since",
+        "idle <= since",
+        "agents/test_boot_dqn.py::test_the_update_is_that_of_a_dense_agent_by_the_book",
+    ),
+    Fault(
+        "agents/boot_dqn.py",
+        "error = t.mask.T * (value - target)",
+        "error = value - target",
+        "agents/test_boot_dqn.py::test_the_update_is_that_of_a_dense_agent_by_the_book",
+    ),
+    Fault(
+        "agents/boot_dqn.py",
+        "jnp.minimum(added + new, size)",
+        "jnp.minimum(added, size)",
+        "agents/test_boot_dqn.py::test_what_is_replayed_is_drawn_evenly_from_what_is_held",
+    ),
+    Fault(
+        "agents/boot_dqn.py",
+        "randint(key, (), 0, net.members)",
+        "randint(key, (), 1, net.members)",
+        "agents/test_boot_dqn.py::test_every_member_is_as_likely_to_act",
+    ),
     # uncertainty
     Fault(
         "uncertainty/ensemble.py",
@@ -309,7 +334,9 @@ FAULTS = [
         "reliability/test_determinism.py::test_no_key_is_used_twice",
     ),
     Fault("loops/rollout.py", "ended = step.discount == 0", "ended = step.discount == 2", "loops/test_on_device.py::test_facts_add_up"),
-    Fault("loops/rollout.py", "jnp.sqrt(uncertainty.noise_variance) * jax", "uncertainty.noise_variance * jax", "loops/test_rollout.py"),
+    Fault(
+        "agents/actor_critic.py", "jnp.sqrt(uncertainty.noise_variance) * jax", "uncertainty.noise_variance * jax", "agents/test_noise.py"
+    ),
     Fault(
         "loops/on_device.py",
         "carry.visits.at[trajectory.obs[:-1]].add(1)",

@@ -21,7 +21,7 @@ def test_train_returns_what_it_writes(tmp_path):
     for told, kept in zip(result.seeds, seeds, strict=True):
         np.testing.assert_array_equal(told.goals, kept.goals)
         np.testing.assert_array_equal(told.returns, kept.returns)
-    np.testing.assert_array_equal(result.metrics.tau, metrics.tau)
+    np.testing.assert_array_equal(result.metrics.told["tau"], metrics.told["tau"])
     assert result.steps_per_second == pytest.approx(result.steps / result.run_seconds)
     assert 0 < result.run_seconds < result.wall_seconds
     assert result.steps == 2 * 10 * 50 * len(metrics.step)  # seeds, rollouts a chunk, steps a rollout, chunks
@@ -65,7 +65,8 @@ def test_importing_ersac_does_not_import_jax():
 @pytest.mark.parametrize("agent", ["ersac", "vanilla", "optimism"])
 def test_every_agent_runs_with_every_uncertainty(agent, uncertainty):
     result = ersac.train("deep-sea", agent=agent, uncertainty=uncertainty, **SMALL)
-    assert np.isfinite(result.metrics.entropy).all()
+    assert np.isfinite(result.metrics.told["entropy"]).all()
     assert result.summary()["agent"] == agent
-    moved = not np.allclose(result.metrics.tau[:, 0], result.metrics.tau[:, -1])
+    tau = result.metrics.told["tau"]
+    moved = not np.allclose(tau[:, 0], tau[:, -1])
     assert moved == (agent == "ersac")

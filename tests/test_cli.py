@@ -28,7 +28,13 @@ BAD = [
     (("train", "deep-sea", "--hidden", "64", "x"), "--hidden must be one or more of"),
     (("train", "deep-sea", "--dept", "5"), "did you mean --depth?"),
     (("train", "deep-sea", "--agent", "vanilla", "--tau0", "1"), "unknown option --tau0 of agent vanilla"),
+    (("train", "deep-sea", "--agent", "boot-dqn", "--tau0", "1"), "unknown option --tau0 of agent boot-dqn"),
     (("train", "deep-sea", "--uncertainty", "count"), "did you mean counts?"),
+    (("train", "deep-sea", "--agent", "boot-dqn", "--uncertainty", "counts"), "--uncertainty of agent boot-dqn; known: --members,"),
+    (("train", "deep-sea", "--agent", "boot-dqn", "--replay", "0"), "--replay must be a whole number between 1 and 10000000, not 0"),
+    (("train", "deep-sea", "--agent", "boot-dqm"), "unknown agent 'boot-dqm'; did you mean boot-dqn?"),
+    (("train", "deep-sea", "--agent", "boot-dqn", "--repaly", "5"), "unknown option --repaly of agent boot-dqn; did you mean --replay?"),
+    (("train", "deep-sea", "--replay", "5"), "unknown option --replay of agent ersac"),
     (("train", "deep-sea", "surplus"), "surplus"),
     (("train", "deepsea"), "did you mean deep-sea?"),
     (("trian", "deep-sea"), "did you mean train?"),
@@ -89,7 +95,7 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
     assert [facts.seed for facts in seeds] == [1000, 1001, 1002, 1003]
     assert int(np.argmax(seeds[0].goals)) + 1 == told["first_goal"][0]
     np.testing.assert_array_equal(seeds[0].goals, seeds[0].returns > 0.5)
-    assert metrics.tau.shape == (4, len(metrics.step))
+    assert metrics.told["tau"].shape == (4, len(metrics.step))
     assert [moment.visits.shape for moment in moments] == [(20, 20)] * 2
     assert moments[-1].visits[19, 19] > moments[0].visits[19, 19]  # the frontier reached the corner
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")

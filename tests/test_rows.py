@@ -63,6 +63,32 @@ def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
     np.testing.assert_allclose(data[3, 2:4], 0.1 * 0.9**6, atol=1e-12)  # the first moment: six steps since, decayed at once
 
 
+def test_a_clock_that_begins_again_forgets_no_step():
+    """Single precision counts as far as the clock goes; a run may go further."""
+    store = rows.store(rows.adam(0.1, b1=0.5), 1)
+    data = jnp.asarray(store.pack(np.ones((STATES, 1), np.float32)))
+    look = lambda data, time: store.update(data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1)))
+    data = look(data, rows.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
+    for time in (rows.CLOCK + 1, rows.CLOCK + 2, 2 * rows.CLOCK + 4):
+        before, idle = data[3, 1], store.recall(data, jnp.asarray(time), jnp.array([3]))[2]
+        data = look(data, time)
+        assert data[3, 1] == before * 0.5 ** int(idle[0, 0])
+    assert [int(store.recall(data, jnp.asarray(2 * rows.CLOCK + later), jnp.array([3]))[2][0, 0]) for later in (4, 5, 9)] == [0, 1, 5]
+
+
+def test_what_is_recalled_is_what_was_kept(float64):
+    store, tables = rows.store({"a": rows.adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS), draw_tables(0)
+    data, index = jnp.asarray(store.pack(tables)), jnp.array([3, 5, 5])
+    ones = jax.tree.map(lambda width: jnp.ones((3, width)), WIDTHS)
+    data = store.update(data, jnp.asarray(1), index, ones)
+    found, (first, second), idle = store.recall(data, jnp.asarray(8), jnp.array([5, 3, 0]))
+    for recalled, whole in zip(*map(jax.tree.leaves, (found, store.unpack(data))), strict=True):
+        np.testing.assert_array_equal(recalled, whole[jnp.array([5, 3, 0])])
+    np.testing.assert_allclose(first[:, 0], [0.2, 0.1, 0])  # row 5 stood there twice
+    np.testing.assert_allclose(second[:, 0], [0.004, 0.001, 0])
+    np.testing.assert_array_equal(idle[:, 0], [7, 7, 8])
+
+
 def test_packing_loses_nothing():
     rules = {"a": rows.adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}
     store, tables = rows.store(rules, WIDTHS), draw_tables(0)

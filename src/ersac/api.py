@@ -1,15 +1,14 @@
 """What `import ersac` offers: train() and its Result."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ersac import config, display
-from ersac.agents.presets import PRESETS
-from ersac.config import ENVIRONMENTS, UNCERTAINTIES, ActorCritic, Run, SettingsError, Track, Train, check, override, pick
+from ersac.agents.presets import preset
+from ersac.config import ENVIRONMENTS, Run, SettingsError, Track, Train, check, override, pick
 from ersac.study import records, trackers
 from ersac.study.life import begin, live, moment, order
 from ersac.study.results import Result, read, write
@@ -19,9 +18,7 @@ __all__ = ["Result", "SettingsError", "make_settings", "read", "run", "train"]
 
 def make_settings(env: str = "deep-sea", agent: str = "ersac", uncertainty: str | None = None, **changes: Any) -> Train:
     """Settings by name, checked: an agent's preset with some of its settings, or of its parts', changed."""
-    learner: ActorCritic = pick("agent", agent, PRESETS)
-    if uncertainty is not None:
-        learner = dataclasses.replace(learner, uncertainty=pick("uncertainty", uncertainty, UNCERTAINTIES)())
+    learner = preset(agent, uncertainty)
     if "lambda" in changes:
         changes["lam"] = changes.pop("lambda")
     settings = Train(pick("environment", env, ENVIRONMENTS)(), agent, learner, Run())

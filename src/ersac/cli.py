@@ -1,7 +1,6 @@
 """The command line: settings are parsed and checked here, before jax is imported."""
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
 import io
@@ -18,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from ersac import __version__, config, exits
-from ersac.agents.presets import PRESETS
+from ersac.agents.presets import PRESETS, preset
 from ersac.config import SettingsError
 from ersac.tabular.settings import AGENTS as TABULAR_AGENTS
 from ersac.tabular.settings import TheoryDeepSea, TheoryRegret
@@ -28,7 +27,7 @@ USAGE = """usage: ersac COMMAND ...
   ersac train ENV [--depth N --agent NAME --seeds N ...]   train an agent; `ersac train deep-sea --help` lists every setting
   ersac resume RUN [--episodes N --exact ...]              go on with a run that was stopped, where it was
   ersac sweep NAME [--scale smoke|desk|paper ...]          many runs, or those that are missing; `ersac sweep` lists them
-  ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweep; `ersac figure` lists them
+  ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweeps; `ersac figure` lists them
   ersac runs [DIR]                                         the runs and sweeps below a directory, and the state of each
   ersac export RUN [RUN ...] --to FILE [--what TABLE]      the records as a tidy table, FILE.csv or FILE.parquet
   ersac theory [deep-sea] [--depth N --agent NAME ...]     the paper's exact half, run and drawn
@@ -58,11 +57,11 @@ class TrainCommand:
 
     env: config.DeepSea
     run: config.Run
-    learner: config.ActorCritic
+    learner: config.ActorCritic | config.BootDQN
     agent: str = "ersac"
-    """The agent, a named set of settings: ersac, vanilla or optimism. Defaults below are this agent's."""
-    uncertainty: str = "ensemble"
-    """Where sigma comes from: ensemble or counts."""
+    """The agent, a named set of settings: ersac, vanilla, optimism, boot-dqn or boot-dqn-large. Defaults below are this agent's."""
+    uncertainty: str | None = None
+    """Where an actor-critic's sigma comes from: ensemble, which is the default, or counts."""
     out: Path | None = None
     """The run's directory; by default a new one under runs/."""
     resume: bool = False
@@ -106,16 +105,16 @@ class SweepCommand:
 
 @dataclass(frozen=True)
 class FigureCommand:
-    """Draw a figure of the paper: run what is missing of its sweep, then draw."""
+    """Draw a figure of the paper: run what is missing of its sweeps, then draw."""
 
     label: Annotated[str, tyro.conf.Positional] = ""
     """The figure, by its label in the paper; `ersac figure` lists them."""
     scale: str = "smoke"
-    """How much of its sweep is run: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
+    """How much of its sweeps is run: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
     engine: str = "local"
     """Who runs it: local, or ray (needs ersac[ray])."""
     out: Path | None = None
-    """Where the picture and its numbers go; by default figures/ in the sweep's directory."""
+    """Where the picture and its numbers go; by default figures/ in the first sweep's directory."""
     manner: Manner = Manner()
 
 
@@ -209,12 +208,9 @@ def train(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
     env_name, *rest = argv
     env = config.pick("environment", env_name, config.ENVIRONMENTS)
-    agent = chosen("--agent", rest, "ersac")
-    learner = config.pick("agent", agent, PRESETS)
-    uncertainty = chosen("--uncertainty", rest, kind_of(learner.uncertainty))
-    if uncertainty != kind_of(learner.uncertainty):
-        learner = dataclasses.replace(learner, uncertainty=config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)())
-    default = TrainCommand(env(), config.Run(), learner, agent, uncertainty)
+    named, uncertainty = chosen("--agent", rest), chosen("--uncertainty", rest)
+    agent = "ersac" if named is None else named
+    default = TrainCommand(env(), config.Run(), preset(agent, uncertainty), agent, uncertainty)
     command = parse(default, f"ersac train {env_name}", f"agent {agent}", rest)
     settings = config.check(config.Train(command.env, command.agent, command.learner, command.run))
 
@@ -300,13 +296,14 @@ def figure(argv: list[str]) -> int:
         print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
     if not command.label:
         return exits.OK
-    name = config.pick("figure", command.label, figures.FIGURES).sweep
-    home, wanted = Path("runs"), list[Any]()
-    if name is not None:
-        home, wanted = planned(name, command.scale, command.engine, None)
+    names = config.pick("figure", command.label, figures.FIGURES).sweeps
+    plans = {name: planned(name, command.scale, command.engine, None) for name in names}
+    for name, (home, wanted) in plans.items():
         swept(f"{name}-{command.scale}", wanted, home, command.engine, command.manner)
+    runs = [(home, each) for home, wanted in plans.values() for each in wanted]
+    out = command.out or (plans[names[0]][0] if names else Path("runs")) / "figures"
     caption = f"ersac figure {command.label} --scale {command.scale}"
-    told = figures.make(command.label, home, wanted, command.scale, caption, command.out or home / "figures")
+    told = figures.make(command.label, runs, command.scale, caption, out)
     if not command.manner.quiet:
         print(f"picture: {told['picture']}", flush=True)
     return finish(told, command.manner)
@@ -434,19 +431,14 @@ def tell_runs(found: list[Any]) -> None:
         print("no runs here")
 
 
-def kind_of(settings: Any) -> str:
-    """The name under which a part is chosen on the command line."""
-    return next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
-
-
-def chosen(option: str, argv: list[str], default: str) -> str:
+def chosen(option: str, argv: list[str]) -> str | None:
     """The last value given to an option that decides which other options there are."""
     for number, word in reversed(list(enumerate(argv))):
         if word.startswith(option + "="):
             return word.removeprefix(option + "=")
         if word == option:
             return argv[number + 1] if number + 1 < len(argv) else ""
-    return default
+    return None
 
 
 def parse(default: Command, program: str, whose: str, argv: list[str]) -> Command:

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
@@ -115,6 +115,8 @@ class Ensemble:
     """Factor on sigma."""
     reward_rate: Unit = 0.05
     """Share of its error that a member's own row corrects at each visit."""
+    shared: bool = False
+    """Members also read, and train, the layers of policy and critic: the paper's auxiliary task. Else each is a table beside its prior."""
     noise_variance: Annotated[float, Between(0, 100)] | None = None
     """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
 
@@ -130,6 +132,10 @@ class Counts:
 @dataclass(frozen=True)
 class ActorCritic:
     """The actor-critic learner: what a rollout is, and how it is learned from."""
+
+    METRICS: ClassVar = ("tau", "entropy", "sigma2")  # what it says of itself that is kept and shown
+    STEPS_PER_SECOND: ClassVar = 50_000  # of all seeds together: what any machine can be trusted with
+    CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
     uncertainty: Ensemble | Counts = Ensemble()
@@ -156,12 +162,49 @@ class ActorCritic:
     value_weight: Weight = 0.5
     """How hard the critic's loss pulls on the shared layers."""
     reward_weight: Weight = 1.0
-    """How hard the reward heads' loss pulls on the shared layers: the auxiliary task."""
+    """How hard the reward heads' loss pulls on the shared layers, where they share them."""
+
+
+@dataclass(frozen=True)
+class BootDQN:
+    """Bootstrapped DQN with randomised priors, with the settings of bsuite and ten members."""
+
+    METRICS: ClassVar = ("value", "loss", "sigma2")
+    STEPS_PER_SECOND: ClassVar = 500
+    CHUNK_MOST: ClassVar = 1000
+
+    members: Annotated[int, Between(2, 1000)] = 10
+    """Q-networks; one of them acts through an episode."""
+    rollout: Annotated[int, Between(1, 10_000)] = 1
+    """Steps between updates."""
+    gamma: Unit = 0.99
+    """Discount."""
+    hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (50, 50)
+    """Widths of each member's layers; the first is a table of rows where observations are integers."""
+    learning_rate: Rate = 1e-3
+    """Adam step."""
+    b1: Decay = 0.9
+    """Adam's first decay."""
+    b2: Decay = 0.999
+    """Adam's second decay."""
+    batch: Annotated[int, Between(1, 65_536)] = 128
+    """Transitions drawn from the replay for each update."""
+    replay: Annotated[int, Between(1, 10**7)] = 10_000
+    """Transitions that are remembered; a new one takes the place of the oldest."""
+    least_replay: Annotated[int, Between(1, 10**7)] = 128
+    """Transitions before the first update."""
+    target_period: Annotated[int, Between(1, 10**6)] = 4
+    """Updates between refreshes of the target nets."""
+    mask_share: Unit = 0.5
+    """Probability that a member learns from a transition at all."""
+    prior_scale: Scale = 3.0
+    """Factor on the priors, which are networks like those that are trained."""
+    noise_variance: Annotated[float, Between(0, 100)] | None = None
+    """Variance of the noise stored with each transition and added to the members' rewards; none in bsuite."""
 
 
 SHOWN = 100  # characters of a value that could not be used
-CHUNK_SECONDS, CHUNK_MOST = 2.0, 100  # how long a signal may have to wait, and what is plenty for a compiled call
-STEPS_PER_SECOND = 50_000  # of all seeds together: what any machine can be trusted with
+CHUNK_SECONDS = 2.0  # how long a signal may have to wait
 ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
 UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "counts": Counts}
 
@@ -179,8 +222,8 @@ class Run:
     stop_when_solved: bool = True
     """Stop early once every seed is solved (reliable: 80 of the last 100 episodes)."""
     chunk: Annotated[int, Between(1, 100_000)] | None = None
-    """Rollouts in one compiled call, between two of which progress is shown and signals are heard; by default 100, or as many as fit
-    into two seconds."""
+    """Rollouts in one compiled call, between two of which progress is shown and signals are heard; by default 100, of boot-dqn
+    1000, or as many as fit into two seconds."""
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more where that would cost over 2 % of the time."""
 
@@ -204,27 +247,41 @@ class Train:
 
     env: DeepSea = DeepSea()
     agent: str = "ersac"
-    learner: ActorCritic = ActorCritic()
+    learner: ActorCritic | BootDQN = ActorCritic()
     run: Run = Run()
 
 
 def rollouts_per_chunk(settings: Train) -> int:
     """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
-    fits = int(CHUNK_SECONDS * STEPS_PER_SECOND / (settings.run.seeds * settings.learner.rollout))
-    return settings.run.chunk or max(1, min(CHUNK_MOST, fits))
+    learner = settings.learner
+    fits = int(CHUNK_SECONDS * learner.STEPS_PER_SECOND / (settings.run.seeds * learner.rollout))
+    return settings.run.chunk or max(1, min(learner.CHUNK_MOST, fits))
 
 
 def bytes_needed(settings: Train) -> int:
     """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins."""
-    learner, states, n_actions = settings.learner, settings.env.depth**2, 2
-    members = learner.uncertainty.members if isinstance(learner.uncertainty, Ensemble) else 0
-    first, *_, last = (*learner.hidden, learner.hidden[-1])
-    outputs = n_actions + 1 + members * n_actions  # policy, value, reward heads
-    own = 3 * first + outputs + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
+    states, n_actions, steps = settings.env.depth**2, 2, rollouts_per_chunk(settings) * settings.learner.rollout
+    match settings.learner:
+        case ActorCritic(uncertainty=uncertainty, hidden=hidden):
+            members = uncertainty.members if isinstance(uncertainty, Ensemble) else 0
+            outputs = n_actions + 1 + members * n_actions  # policy, value, reward heads
+            own = 3 * hidden[0] + outputs + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
+            reading = outputs if isinstance(uncertainty, Ensemble) and uncertainty.shared else n_actions + 1
+            layers, replay, update = 3 * dense_size(hidden, reading), 0, 0  # with Adam's moments
+            drawn = members + 8
+        case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
+            own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
+            layers = 4 * members * dense_size(hidden, n_actions)  # with Adam's moments and the target's
+            replay = slots * (4 + (1 if variance is None else members)) + -(-slots * members // 4)  # of a mask each bit is a byte
+            update = 16 * batch * members * sum(hidden)  # about what a batch passes through
+            drawn = members + batch + 8
     remembered = (members or 1) * n_actions + 2  # priors or counts, visits, the map of actions
-    layers = sum(n_in * n_out for n_in, n_out in itertools.pairwise(learner.hidden)) + last * outputs
-    steps = rollouts_per_chunk(settings) * learner.rollout
-    return settings.run.seeds * 4 * (2 * states * (own + remembered) + 2 * 3 * layers + steps * (members + 8))
+    return settings.run.seeds * 4 * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)
+
+
+def dense_size(hidden: tuple[int, ...], outputs: int) -> int:
+    """Weights and biases of layers of those widths, but for the first weights: these are rows."""
+    return hidden[0] + sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise((*hidden, outputs)))
 
 
 def memory_bytes() -> int:
@@ -237,7 +294,9 @@ def refuse_if_too_large(settings: Train) -> None:
     have, need = memory_bytes(), bytes_needed(settings)
     if need > have:
         fit = have * settings.run.seeds // need
-        other = f"--seeds {fit} would fit" if fit else "choose a smaller --depth, --hidden, --rollout or --chunk"
+        sizes = ("depth", "hidden", "members", "replay", "batch", "rollout")
+        smaller = ", ".join(f"--{name}" for name in sizes if name in {path[-1] for path, _, _ in leaves(settings)}) + " or --chunk"
+        other = f"--seeds {fit} would fit" if fit else f"choose a smaller {smaller}"
         size = f"--seeds {settings.run.seeds} at --depth {settings.env.depth}"
         raise SettingsError(f"{size} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
 

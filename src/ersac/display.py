@@ -23,9 +23,7 @@ class Status(NamedTuple):
     seconds: float  # since the first step
     steps_per_second: float
     goal_share: np.ndarray  # of the last 100 episodes
-    tau: np.ndarray
-    entropy: np.ndarray
-    sigma: np.ndarray
+    told: dict[str, np.ndarray]  # what the learner says of itself
     solved: list[int | None]
 
 
@@ -92,10 +90,10 @@ def run_words(status: Status) -> str:
     """Where a run is, in a line."""
     spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
     done = sum(solved is not None for solved in status.solved)
+    told = "".join(f"  {name} {spread(values, '.3g')}" for name, values in status.told.items())
     return (
         f"episode {status.episodes:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
-        f"  solved {done}/{len(status.seeds)}  goal {spread(status.goal_share, '.2f')}  tau {spread(status.tau, '.2g')}"
-        f"  entropy {spread(status.entropy, '.3f')}  sigma {spread(status.sigma, '.2g')}"
+        f"  solved {done}/{len(status.seeds)}  goal {spread(status.goal_share, '.2f')}{told}"
     )
 
 
@@ -147,11 +145,11 @@ class Screen:
         """Redraw."""
         text = f"{status.episodes:,} of {status.budget:,} episodes, {status.steps_per_second:,.0f} steps/s"
         self.progress.update(self.task, description=text, total=status.budget, completed=status.episodes, eta=f"eta {eta(status)}")
-        table = Table("seed", "goal, last 100", "tau", "entropy", "mean sigma", "solved at", box=None, header_style="bold")
+        table = Table("seed", "goal, last 100", *status.told, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved[i] is None else f"{status.solved[i]:,}"
-            numbers = (f"{status.goal_share[i]:.0%}", f"{status.tau[i]:.3g}", f"{status.entropy[i]:.3f}", f"{status.sigma[i]:.3g}")
-            table.add_row(str(seed), *numbers, solved)
+            numbers = (f"{values[i]:.3g}" for values in status.told.values())
+            table.add_row(str(seed), f"{status.goal_share[i]:.0%}", *numbers, solved)
         hidden = len(status.seeds) - self.ROWS
         if hidden > 0:
             rest = sum(solved is not None for solved in status.solved[self.ROWS :])

@@ -84,6 +84,15 @@ def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
     )
 
 
+def table_head(n_states: int, n_out: int) -> Head:
+    """A head that is nothing but rows: what it says of one state is independent of what it says of another."""
+    return Head(
+        lambda rng: Params({}, {"own": np.zeros((n_states, n_out), np.float32)}),
+        lambda dense, rows, features: rows["own"],
+        {"own": n_out},
+    )
+
+
 def scale_gradient(x: Array, scale: float | Array) -> Array:
     """x forwards, exactly, however large the scale; its gradient times `scale` backwards."""
     still = jax.lax.stop_gradient(x)

@@ -24,6 +24,7 @@ from jax import numpy as jnp
 from ersac.types import Array, Tree
 
 EQUALITY_LIMIT = 128  # rows; below it an [M, M] product is faster than a sort
+CLOCK = 2**24  # steps after which a row's clock begins again: as far as single precision counts
 
 
 class Touch(NamedTuple):
@@ -31,7 +32,7 @@ class Touch(NamedTuple):
 
     idle: Array  # [M, 1]         steps since the row was last touched
     occurrences: Array  # [M, 1]  how often the row stands in this batch
-    time: Array  # []             steps taken, this one included
+    time: Array  # []             steps taken, this one included; a whole number
 
 
 class Rule(NamedTuple):
@@ -47,6 +48,7 @@ class Store(NamedTuple):
     pack: Callable[[Tree], np.ndarray]  # tables, each [S, n] -> the array, before the first step
     unpack: Callable[[Array], Tree]  # the array -> its tables
     look_up: Callable[[Array, Array], Tree]  # the array, index [...] -> rows, each [..., n]
+    recall: Callable[[Array, Array, Array], tuple[Tree, list[Array], Array]]  # the array, time, index -> rows, all moments, idle [..., 1]
     update: Callable[[Array, Array, Array, Tree], Array]  # the array, time, index [...], gradients [..., n] -> the array
 
 
@@ -69,10 +71,11 @@ def adam(learning_rate: float | Array, b1: float | Array = 0.9, b2: float | Arra
 
     def step(moments: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
         first, second = moments
+        time = touch.time.astype(gradient.dtype)
         first = b1**touch.idle * first + (1 - b1) * gradient
         second = b2**touch.idle * second + (1 - b2) * jnp.square(gradient)
-        size = jnp.sqrt(second / (1 - b2**touch.time)) + eps
-        return -learning_rate / (1 - b1**touch.time) * first / size, [first, second]
+        size = jnp.sqrt(second / (1 - b2**time)) + eps
+        return -learning_rate / (1 - b1**time) * first / size, [first, second]
 
     return Rule(2, step)
 
@@ -86,6 +89,17 @@ def sum_duplicates(index: Array, gradient: Array) -> Array:
     segment = jnp.cumsum(jnp.append(0, ordered[1:] != ordered[:-1]))
     total = jax.ops.segment_sum(gradient[order], segment, num_segments=len(index), indices_are_sorted=True)
     return jnp.zeros_like(gradient).at[order].set(total[segment], unique_indices=True)
+
+
+def on_clock(time: Array, like: Array) -> Array:
+    """A number of steps as a row's clock shows it."""
+    return (time % CLOCK).astype(like.dtype)
+
+
+def steps_since(touched: Array, time: Array) -> Array:
+    """Steps until `time` since a row's clock showed `touched`."""
+    steps = on_clock(time, touched) - touched
+    return jnp.where(steps < 0, steps + CLOCK, steps)
 
 
 def store(rules: Tree, widths: Tree) -> Store:
@@ -103,22 +117,25 @@ def store(rules: Tree, widths: Tree) -> Store:
     def unpack(data: Array) -> Tree:
         return jax.tree.unflatten(names, cut(data)[: len(spans)])
 
+    def recall(data: Array, time: Array, index: Array) -> tuple[Tree, list[Array], Array]:
+        parts = [data[index, a:b] for a, b in itertools.pairwise(edges)]  # one by one: what is not asked for is not read
+        return jax.tree.unflatten(names, parts[: len(spans)]), parts[len(spans) :], steps_since(data[index, -1:], time)
+
     def update(data: Array, time: Array, index: Array, gradients: Tree) -> Array:
         index = index.reshape(-1)
         flat = [gradient.reshape(len(index), -1) for gradient in jax.tree.leaves(gradients)]
         ones = jnp.ones((len(index), 1), data.dtype)
         *summed, occurrences = jnp.split(sum_duplicates(index, jnp.concatenate([*flat, ones], axis=1)), edges[1 : len(spans) + 1], axis=1)
-        now = time.astype(data.dtype)
         rows = data[index]  # [M, W]
         parts = cut(rows)
         parameters, moments = parts[: len(spans)], iter(parts[len(spans) :])
-        touch = Touch(now - rows[:, -1:], occurrences, now)
+        touch = Touch(steps_since(rows[:, -1:], time), occurrences, time)
         moved, remembered = [], []
         for rule, old, gradient in zip(each, parameters, summed, strict=True):
             step, new_moments = rule.step(list(itertools.islice(moments, rule.moments)), gradient, touch)
             moved.append(old + step)
             remembered += new_moments
         # Every occurrence of a row has computed the same new row, so the order in which duplicates are written is immaterial.
-        return data.at[index].set(jnp.concatenate([*moved, *remembered, now * ones], axis=1))
+        return data.at[index].set(jnp.concatenate([*moved, *remembered, on_clock(time, data) * ones], axis=1))
 
-    return Store(pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), update)
+    return Store(pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), recall, update)

@@ -20,7 +20,7 @@ class Trajectory(NamedTuple):
     discount: Array  # [T]    0 where the MDP ended, else 1; gamma belongs to the learner
     mask: Array  # [T]        0 on the fake step between a truncation and its reset
     log_mu: Array  # [T]      behaviour log-probability, as acted
-    noise: Array  # [T, K]    added to the reward targets of the K members: drawn once, stored for ever
+    noise: Tree  # [T, ...]   what the agent drew to go with each step; of an ensemble, what is added to its K members' targets [T, K]
 
 
 class Params(NamedTuple):

@@ -29,7 +29,7 @@ def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> T
     )
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [name for name, settings in PRESETS.items() if isinstance(settings, config.ActorCritic)])
 def test_tau_moves_only_where_the_game_has_a_second_player(name):
     agent = make_agent(PRESETS[name], ENV)
     learner = agent.init(np.random.default_rng(0))

@@ -15,7 +15,7 @@ from ersac.study import verdicts
 from ersac.types import Trajectory
 
 DEPTH, LENGTH, UPDATES = 6, 50, 4
-SETTINGS = api.make_settings(depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0)
+SETTINGS = api.make_settings(depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared=True)
 
 
 def draw_steps(rng: np.random.Generator) -> kernel.Steps:
@@ -83,7 +83,7 @@ def test_single_precision_follows_double():
 
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
-    settings = api.make_settings(depth=depth, seeds=1)
+    settings = api.make_settings(depth=depth, seeds=1, shared=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, goals = kernel.start(settings), np.zeros(rollouts * length // depth + 1, np.int8)
     numbers, room = kernel.numbers(settings.learner, depth, np.float32), (kernel.make_scratch(length), kernel.make_steps(length))

@@ -172,9 +172,9 @@ def choice(rng: random.Random) -> tuple[dict, bool, config.Train]:
     base = config.Train(learner=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.4:
         who["uncertainty"], known = named(rng, list(config.UNCERTAINTIES))
-        good &= known
-        kind = config.UNCERTAINTIES[who["uncertainty"]]() if known else config.Ensemble()
-        base = config.replace_at(base, ("learner", "uncertainty"), kind)
+        good &= known and isinstance(base.learner, config.ActorCritic)
+        if good:
+            base = config.replace_at(base, ("learner", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]())
     return who, good, base
 
 

@@ -47,7 +47,7 @@ def facts_of(number: int) -> tuple[config.Train, records.SeedFacts, records.Metr
     rng = np.random.default_rng(number)
     column = rng.random((1, 50)).astype(np.float32)
     facts = records.SeedFacts(number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32))
-    return settings, facts, records.Metrics(np.arange(50), column, column, column)
+    return settings, facts, records.Metrics(np.arange(50), {"tau": column})
 
 
 def write_records(home: Path, first: int, last: int, tell: Callable[[int], None]) -> None:

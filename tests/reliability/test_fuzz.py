@@ -26,11 +26,16 @@ TINY = {
     "rollout": 100,
     "chunk": 1,
     "members": 3,
+    "batch": 8,
+    "replay": 200,
+    "least_replay": 50,
+    "target_period": 2,
     "stochastic": False,
     "mapping_seed": None,
 }
 # A program is compiled for each: the first at every commit, the others when there is time.
-OTHERS = [("ersac", "counts"), *((agent, uncertainty) for agent in ("vanilla", "optimism") for uncertainty in ("ensemble", "counts"))]
+SETTLED = [(agent, uncertainty) for agent in ("vanilla", "optimism") for uncertainty in ("ensemble", "counts")]
+OTHERS = [("boot-dqn", None), ("ersac", "counts"), *SETTLED]
 KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
 
 
@@ -79,7 +84,8 @@ def tiny(settings: config.Train) -> config.Train:
     names = {path[-1] for path, _, _ in config.leaves(settings)}
     changes = {name: value for name, value in TINY.items() if name in names}
     if "noise_variance" in names:
-        changes["noise_variance"] = config.floats(settings).get("learner.uncertainty.noise_variance", 0.0)
+        told = (value for name, value in config.floats(settings).items() if name.endswith(".noise_variance"))
+        changes["noise_variance"] = next(told, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
     return config.override(settings, **changes)
@@ -87,8 +93,9 @@ def tiny(settings: config.Train) -> config.Train:
 
 @pytest.mark.parametrize(("agent", "uncertainty"), KINDS)
 def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
-    kind = config.UNCERTAINTIES[uncertainty]
-    mine = [settings for settings in accepted if settings.agent == agent and isinstance(settings.learner.uncertainty, kind)]
+    kind = config.BootDQN if uncertainty is None else config.UNCERTAINTIES[uncertainty]
+    of_kind = lambda learner: isinstance(getattr(learner, "uncertainty", learner), kind)
+    mine = [settings for settings in accepted if settings.agent == agent and of_kind(settings.learner)]
     unlike = list({repr(config.floats(tiny(settings))): tiny(settings) for settings in mine}.values())
     assert len(unlike) > 40
     for settings in unlike[:40]:
@@ -117,6 +124,8 @@ SHAPES = [
     {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
     {"depth": 7, "rollout": 129, "uncertainty": "counts", "agent": "optimism", "mapping_seed": 2**32 - 1, "seed": 2**31 - 1, "seeds": 2},
     {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
+    {"depth": 1, "agent": "boot-dqn", "rollout": 1, "hidden": (1,), "members": 2, "batch": 1, "replay": 1, "least_replay": 1},
+    {"depth": 3, "agent": "boot-dqn", "hidden": (3, 1, 2), "members": 3, "batch": 130, "replay": 7, "noise_variance": 0.5, "seeds": 3},
 ]
 
 
@@ -144,13 +153,31 @@ def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
     assert len(seen) == TRACED
 
 
-@pytest.mark.parametrize("uncertainty", ["ensemble", "counts"])
-def test_what_a_run_needs_is_known_before_it_begins(uncertainty, monkeypatch):
+BOOT = {"agent": "boot-dqn", "members": 5, "batch": 1}
+NEEDS = [
+    {"uncertainty": "ensemble"},
+    {"uncertainty": "counts"},
+    BOOT | {"replay": 1},  # nearly all of it is tables
+    BOOT | {"replay": 100_000},  # most of it is replay
+    BOOT | {"replay": 100_000, "noise_variance": 0.1},
+    BOOT | {"depth": 2, "hidden": (300, 200), "replay": 1},  # nearly all of it is layers
+]
+
+
+@pytest.mark.parametrize("changes", NEEDS, ids=str)
+def test_what_a_run_needs_is_known_before_it_begins(changes, monkeypatch):
     monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
-    settings = api.make_settings(depth=40, seeds=2, hidden=(32, 16), uncertainty=uncertainty, chunk=1, rollout=5)
+    settings = api.make_settings(**({"depth": 40, "seeds": 2, "hidden": (32, 16), "chunk": 1, "rollout": 5} | changes))
     program = on_device.prepare(settings)
     state = sum(leaf.nbytes for leaf in jax.tree.leaves((program.carry, program.worlds)))
     assert config.bytes_needed(settings) / 2 == pytest.approx(state, rel=0.02)
+
+
+def test_what_a_chunk_draws_to_replay_counts_too():
+    """A number for each transition of each batch, all of them drawn at once."""
+    need = lambda **changes: config.bytes_needed(api.make_settings(agent="boot-dqn", seeds=1, **changes))
+    assert need(chunk=20_001, batch=500) - need(chunk=1, batch=500) >= 20_000 * 500 * 4
+    assert need(chunk=1, batch=5_000) - need(chunk=1, batch=500) > 4_500 * 10 * 100 * 4
 
 
 def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
@@ -167,4 +194,10 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
         config.refuse_if_too_large(config.override(settings, seeds=fit + 1))
     with pytest.raises(SettingsError, match="choose a smaller --depth"):
         api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
+    with pytest.raises(
+        SettingsError, match=r"^--seeds 40 at --depth 20 needs about \d+ GB, and this machine has 9; --seeds \d+ would fit$"
+    ):
+        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, seeds=40, replay=10_000_000)
+    with pytest.raises(SettingsError, match=r"choose a smaller --depth, --hidden, --members, --replay, --batch, --rollout or --chunk$"):
+        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, seeds=1, replay=10_000_000, members=1000)
     assert not (tmp_path / "run").exists()

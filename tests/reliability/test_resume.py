@@ -47,6 +47,7 @@ def after(chunks: int):
 def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertainty):
     """Stopped by a signal, and again, and by a budget that is raised: every array of the end is the same."""
     kind = {"agent": agent, "uncertainty": uncertainty} if uncertainty == "counts" else {"agent": agent}
+    kind |= {"replay": 500} if hasattr(PRESETS[agent], "replay") else {}  # the largest would take seconds to save
     train(tmp_path / "whole", **kind)
     with pytest.raises(exits.Stopped) as stop:
         train(tmp_path / "cut", caught=after(2), **kind)

@@ -30,7 +30,8 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
     disk.OPS = disk.OPS._replace(write=slowly(os.write, seconds), fsync=slowly(os.fsync, seconds))
     picture.draw, picture.as_png = lambda *_: None, lambda _: b"a picture"
     save = checkpoint.save
-    for preset in PRESETS:
+    for preset, settings in PRESETS.items():
+        small = ["--replay", "500"] if hasattr(settings, "replay") else []  # the largest would take seconds to save
 
         def told(*args, preset=preset):
             print(preset, flush=True)
@@ -38,7 +39,7 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
 
         checkpoint.save = told
         try:
-            cli.main(["train", "deep-sea", "--agent", preset, *ARGV, "--episodes", episodes, "--out", str(directory / preset)])
+            cli.main(["train", "deep-sea", "--agent", preset, *ARGV, *small, "--episodes", episodes, "--out", str(directory / preset)])
         except SystemExit as stop:
             if stop.code:
                 raise

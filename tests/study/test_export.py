@@ -89,7 +89,7 @@ def test_metrics(runs, ersac, tmp_path, suffix):
         mine = table[table["seed"] == facts.seed]
         np.testing.assert_array_equal(mine["step"], metrics.step)
         for name in ("tau", "entropy", "sigma2"):
-            np.testing.assert_array_equal(mine[name].astype(np.float32), getattr(metrics, name)[place])
+            np.testing.assert_array_equal(mine[name].astype(np.float32), metrics.told[name][place])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

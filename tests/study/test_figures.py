@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ersac import api
-from ersac.study import figures, sweeps
+from ersac import api, disk, exits
+from ersac.study import figures, records, sweeps
 from ersac.study.records import Metrics, SeedFacts
 from ersac.study.results import Result
 
@@ -17,14 +17,19 @@ def made_up(instance: sweeps.Instance, solved: int | None) -> figures.Run:
     goals = np.zeros(settings.run.episodes if solved is None else solved + 50, bool)
     if solved is not None:
         goals[solved - 80 :] = True
-    metrics = Metrics(np.zeros(1), *np.zeros((3, 1, 1)))
+    metrics = Metrics(np.zeros(1), {})
     facts = SeedFacts(settings.run.seed, goals, goals.astype(np.float32))
     return figures.Run(instance.line, Result(settings, [facts], metrics, [], 1, 1.0, 1.0, 1.0, []))
 
 
-def sample(name: str, rule) -> list[figures.Run]:
-    sweep = sweeps.SWEEPS[name]
-    return [made_up(each, rule(each)) for each in sweeps.instances(sweep, sweep.sizes["smoke"])]
+def wanted(label: str) -> list[sweeps.Instance]:
+    """Every run of a figure's sweeps."""
+    found = (sweeps.SWEEPS[name] for name in figures.FIGURES[label].sweeps)
+    return [each for sweep in found for each in sweeps.instances(sweep, sweep.sizes["smoke"])]
+
+
+def sample(label: str, rule) -> list[figures.Run]:
+    return [made_up(each, rule(each)) for each in wanted(label)]
 
 
 def text_of(figure) -> str:
@@ -35,34 +40,51 @@ def text_of(figure) -> str:
 
 @pytest.mark.parametrize("label", figures.FIGURES)
 def test_every_figure_is_drawn_even_where_nothing_was_solved(label):
-    sweep = figures.FIGURES[label].sweep
     for rule in (lambda each: None, lambda each: 100 + each.settings.env.depth):
-        runs = [] if sweep is None else sample(sweep, rule)
-        figure, numbers = figures.draw(label, runs, "smoke", "the command")
+        figure, numbers = figures.draw(label, sample(label, rule), "smoke", "the command")
         assert figures.as_png(figure).startswith(b"\x89PNG")
         assert numbers
         assert "the command" in text_of(figure)
-        assert ("smoke" in text_of(figure)) == (sweep is not None)
+        assert ("smoke" in text_of(figure)) == bool(figures.FIGURES[label].sweeps)
 
 
 def test_the_papers_scale_has_no_watermark():
-    figure, _ = figures.draw("f-robustness_lambda", sample("robustness-lambda", lambda each: 200), "paper", "")
+    figure, _ = figures.draw("f-robustness_lambda", sample("f-robustness_lambda", lambda each: 200), "paper", "")
     assert "smoke" not in text_of(figure)
 
 
 def test_the_numbers_of_a_figure_are_those_of_its_records():
     quadratic = lambda each: each.settings.env.depth**2 + 100 if each.line == "ersac" else None
-    _, numbers = figures.draw("f-DeepSea_solved_v_boot_dqn", sample("solve-time", quadratic), "smoke", "")
+    label = "f-DeepSea_solved_v_boot_dqn"
+    _, numbers = figures.draw(label, sample(label, quadratic), "smoke", "")
+    assert list(numbers) == ["ersac", "optimism", "vanilla", "boot-dqn", "boot-dqn-large"]
     assert numbers["ersac"]["median"] == {5: 125, 10: 200, 15: 325, 20: 500}
     assert numbers["ersac"]["solved"] == dict.fromkeys((5, 10, 15, 20), "3 of 3")
     assert (numbers["ersac"]["deepest"], numbers["vanilla"]["deepest"], numbers["vanilla"]["median"]) == (20, None, {})
     power = lambda each: round(2 * each.settings.env.depth**1.5 + 80)
-    _, numbers = figures.draw("f-solve_time_v_depth", sample("solve-time", power), "smoke", "")
+    _, numbers = figures.draw("f-solve_time_v_depth", sample("f-solve_time_v_depth", power), "smoke", "")
     assert list(numbers) == ["ersac", "fit"]
+    assert list(numbers["fit"]) == ["ersac"]
+
+
+def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
+    label = "f-DeepSea_solved_v_boot_dqn"
+    homes = [(tmp_path / ("boot" if each.settings.agent.startswith("boot") else "ersac"), each) for each in wanted(label)]
+    for home, each in homes[1:]:
+        disk.make_directory(home / each.name)
+        records.write_settings(home / each.name, each.settings)
+        result = made_up(each, 100 + each.settings.env.depth).result
+        records.write_results(home / each.name, result.seeds, result.metrics, [], None, result.summary())
+    told = figures.make(label, homes, "smoke", "the command", tmp_path / "figures")
+    assert (told["runs"], told["missing"]) == (len(homes) - 1, [homes[0][1].name])
+    assert told["numbers"]["ersac"]["solved"][5] == "2 of 2"
+    assert told["numbers"]["boot-dqn-large"]["solved"] == {5: "2 of 2", 10: "2 of 2"}
+    with pytest.raises(exits.Resumable, match=r"^no run in .*ersac has ended"):
+        figures.make(label, homes[:1], "smoke", "the command", tmp_path / "figures")
 
 
 def test_half_a_failure_is_a_median_beyond_the_budget():
-    runs = sample("solve-time", lambda each: 200 if each.settings.run.seed == 1000 else None)
+    runs = sample("f-solve_time_v_depth", lambda each: 200 if each.settings.run.seed == 1000 else None)
     assert figures.median_solved(runs[:3]) is None
     assert figures.median_solved(runs[:1]) == 200
 

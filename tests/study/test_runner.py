@@ -122,11 +122,11 @@ def test_a_run_of_a_batch_is_that_run(whole):
     each = WANTED[3]
     alone, beside = api.run(each.settings, None, display.Silent()), api.read(home / each.name)
     np.testing.assert_array_equal(alone.seeds[0].goals, beside.seeds[0].goals)
-    np.testing.assert_allclose(alone.metrics.tau, beside.metrics.tau, rtol=1e-4)
+    np.testing.assert_allclose(alone.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
     assert (alone.steps, alone.summary()["settings_hash"]) == (beside.steps, beside.summary()["settings_hash"])
     assert beside.picture() is not None
     other = api.read(home / WANTED[1].name)  # the same seed with another lambda
-    assert not np.allclose(other.metrics.tau, beside.metrics.tau, rtol=1e-4)
+    assert not np.allclose(other.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("asked", [1, 2, 4, 6])

@@ -96,7 +96,7 @@ def expected(result: api.Result) -> Shown:
     """What a run's facts say that trackers show."""
     shown: Shown = {}
     for place, facts in enumerate(result.seeds):
-        metrics = {name: getattr(result.metrics, name)[place] for name in ("tau", "entropy", "sigma2")}
+        metrics = {name: result.metrics.told[name][place] for name in ("tau", "entropy", "sigma2")}
         series = {f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True)) for name, column in metrics.items()}
         whole = len(facts.goals) // 100
         for name, column in (("goal share", facts.goals), ("mean return", facts.returns)):

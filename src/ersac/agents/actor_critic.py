@@ -10,10 +10,10 @@ from jax.lax import stop_gradient
 
 from ersac import game, nets, returns
 from ersac.agents.base import Agent
-from ersac.config import ActorCritic
+from ersac.config import ActorCritic, Counts, Ensemble
 from ersac.risk import Risk
 from ersac.rows import Store
-from ersac.types import Array, Learner, Params, Rng, Trajectory, Tree
+from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
@@ -133,6 +133,15 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
+def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array:
+    """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
+    if not isinstance(uncertainty, Ensemble):
+        return jnp.zeros((length, 0))
+    if uncertainty.noise_variance is None:
+        return jnp.zeros((length, uncertainty.members))
+    return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(key, (length, uncertainty.members))
+
+
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, n_actions: int) -> Agent:
     """The agent whose attitude to risk, estimator and optimisers are given."""
 
@@ -156,6 +165,7 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         chance=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
         act=act,
         log_mu=log_prob,
+        noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
         update=lambda learner, batch: update(settings, parts, optimisers, learner, batch),
         sigma2=sigma2,
     )

@@ -16,5 +16,6 @@ class Agent(NamedTuple):
         [Learner, Tree, Array, Tree], tuple[Array, Tree]
     ]  # learner, kept, obs, one step's chance -> (action, what log_mu asks for)
     log_mu: Callable[[Tree, Array], Array]  # what act told, [T, ...], and actions [T] -> behaviour log-probabilities [T]: all steps at once
+    noise: Callable[[Key, int], Tree]  # key, T -> what goes with each of T steps to the learner [T, ...], drawn before the first of them
     update: Callable[[Learner, Trajectory], tuple[Learner, Array, dict[str, Array]]]  # batch [B, ...] -> (learner, priority [B], metrics)
     sigma2: Callable[[Learner, Array, Array], Array]  # learner, obs, action -> epistemic variance, for maps and pictures

@@ -6,6 +6,7 @@ from ersac import config, nets, rows
 from ersac import risk as risks
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
+from ersac.agents.boot_dqn import Net, boot_dqn, trailing
 from ersac.envs.base import Env
 from ersac.risk import Risk
 from ersac.types import Array
@@ -33,7 +34,9 @@ def make_uncertainty(settings: config.Ensemble | config.Counts, env: Env, width:
     """The estimator that some settings describe."""
     match settings:
         case config.Ensemble():
-            return reward_ensemble(env.n_states, env.n_actions, width, settings.members, settings.prior_scale, settings.sigma_scale)
+            outputs = settings.members * env.n_actions
+            head = nets.row_head(env.n_states, width, outputs, gain=0.0) if settings.shared else nets.table_head(env.n_states, outputs)
+            return reward_ensemble(head, env.n_states, env.n_actions, settings.members, settings.prior_scale, settings.sigma_scale)
         case config.Counts():
             return visit_counts(env.n_states, env.n_actions, settings.sigma_scale)
 
@@ -50,8 +53,24 @@ def make_parts(settings: config.ActorCritic, env: Env) -> Parts:
     )
 
 
-def make_agent(settings: config.ActorCritic, env: Env) -> Agent:
+def make_agent(settings: config.ActorCritic | config.BootDQN, env: Env) -> Agent:
     """The agent that some settings describe, for an environment."""
+    match settings:
+        case config.ActorCritic():
+            return make_actor_critic(settings, env)
+        case config.BootDQN():
+            return make_boot_dqn(settings, env)
+
+
+def make_boot_dqn(settings: config.BootDQN, env: Env) -> Agent:
+    """Bootstrapped DQN: one Adam for the rows of the first layer and for what is above it."""
+    net = Net(settings.members, settings.hidden, env.n_states, env.n_actions)
+    adam = rows.adam(settings.learning_rate, settings.b1, settings.b2)
+    return boot_dqn(settings, net, adam, rows.store(trailing(adam, settings.target_period), net.members * net.hidden[0]))
+
+
+def make_actor_critic(settings: config.ActorCritic, env: Env) -> Agent:
+    """The actor-critic with the attitude to risk that some settings describe."""
     match settings.risk:
         case config.Seeking(tau0, tau_rate):
             pass

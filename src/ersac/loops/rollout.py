@@ -6,7 +6,7 @@ import jax
 from jax import numpy as jnp
 
 from ersac.agents.base import Agent
-from ersac.config import ActorCritic, Counts, Ensemble
+from ersac.config import ActorCritic, BootDQN
 from ersac.envs.base import Env
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
@@ -62,23 +62,14 @@ class Dice(NamedTuple):
 
     chance: Tree  # [T, ...]   decides the actions
     keys: Key  # [T]           the environment's
-    noise: Array  # [T, K]     goes with each step's reward for ever; see reward_noise
+    noise: Tree  # [T, ...]    goes with each step to the learner
 
 
-def throw(settings: ActorCritic, agent: Agent, key: Key) -> Dice:
+def throw(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Dice:
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
     key_act, key_env, key_noise = jax.random.split(key, 3)
     length = settings.rollout
-    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), reward_noise(settings.uncertainty, length, key_noise))
-
-
-def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array:
-    """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
-    if not isinstance(uncertainty, Ensemble):
-        return jnp.zeros((length, 0))
-    if uncertainty.noise_variance is None:
-        return jnp.zeros((length, uncertainty.members))
-    return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(key, (length, uncertainty.members))
+    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
 
 
 def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:

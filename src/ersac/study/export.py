@@ -46,10 +46,9 @@ def episodes(run: Ended) -> Iterator[Table]:
 
 def metrics(run: Ended) -> Iterator[Table]:
     """A row a point of the learner's metrics, a table a seed."""
-    step, *others = run.metrics._fields
+    step, told = run.metrics
     for place, facts in enumerate(run.seeds):
-        columns = {name: getattr(run.metrics, name)[place] for name in others}
-        yield _whose(run, facts.seed, len(run.metrics.step)) | {step: run.metrics.step, **columns}
+        yield _whose(run, facts.seed, len(step)) | {"step": step, **{name: values[place] for name, values in told.items()}}
 
 
 def seeds(run: Ended) -> Iterator[Table]:

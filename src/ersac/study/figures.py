@@ -53,9 +53,9 @@ Draw = Callable[[Axes, Sequence[Run]], Numbers]
 
 
 class Spec(NamedTuple):
-    """How a figure is made: from which sweep, and by which function."""
+    """How a figure is made: from which sweeps, and by which function."""
 
-    sweep: str | None  # None: a diagram
+    sweeps: tuple[str, ...]  # none: a diagram
     title: str
     draw: Draw
 
@@ -187,13 +187,13 @@ def _cell(row: int, column: int, colour: str) -> Any:
 
 
 FIGURES: dict[str, Spec] = {
-    "f-DeepSea": Spec(None, "DeepSea", diagram),
-    "f-DeepSea_solved_v_boot_dqn": Spec("solve-time", "Who solves DeepSea, and how deep", solve_times),
-    "f-solve_time_v_depth": Spec("solve-time", "ERSAC's solve time against depth", power_law),
-    "f-robustness_lambda": Spec("robustness-lambda", "TD(lambda)", share_solved),
-    "f-robustness_rollout": Spec("robustness-rollout", "Steps between updates", share_solved),
-    "f-robustness_tau": Spec("robustness-tau", "tau learned and tau fixed", share_solved),
-    "f-depth_250": Spec("depth-250", "Depth 250", goal_share),
+    "f-DeepSea": Spec((), "DeepSea", diagram),
+    "f-DeepSea_solved_v_boot_dqn": Spec(("solve-time", "boot-dqn"), "Who solves DeepSea, and how deep", solve_times),
+    "f-solve_time_v_depth": Spec(("solve-time",), "ERSAC's solve time against depth", power_law),
+    "f-robustness_lambda": Spec(("robustness-lambda",), "TD(lambda)", share_solved),
+    "f-robustness_rollout": Spec(("robustness-rollout",), "Steps between updates", share_solved),
+    "f-robustness_tau": Spec(("robustness-tau",), "tau learned and tau fixed", share_solved),
+    "f-depth_250": Spec(("depth-250",), "Depth 250", goal_share),
 }
 
 
@@ -205,22 +205,22 @@ def draw(label: str, runs: Sequence[Run], scale: str, caption: str) -> tuple[Fig
     numbers = spec.draw(axes, runs)
     axes.set_title(spec.title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    if spec.sweep is not None and scale == "smoke":
+    if spec.sweeps and scale == "smoke":
         axes.text(0.5, 0.5, scale, transform=axes.transAxes, ha="center", va="center", fontsize=60, color="0.92", rotation=20, zorder=0)
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
     return figure, numbers
 
 
-def make(label: str, home: Path, wanted: Sequence[Instance], scale: str, caption: str, out: Path) -> dict[str, Any]:
-    """Draw a figure from the runs of a sweep that have ended, and leave it with its numbers; those that have not are counted."""
+def make(label: str, wanted: Sequence[tuple[Path, Instance]], scale: str, caption: str, out: Path) -> dict[str, Any]:
+    """Draw a figure from the runs of its sweeps that have ended, and leave it with its numbers; those that have not are counted."""
     runs, missing = [], []
-    for instance in wanted:
+    for home, instance in wanted:
         try:
             runs.append(Run(instance.line, results.read(home / instance.name)))
         except (SettingsError, OSError):
             missing.append(instance.name)
     if wanted and not runs:
-        raise exits.Resumable(f"no run in {home} has ended: there is nothing to draw")
+        raise exits.Resumable(f"no run in {wanted[0][0]} has ended: there is nothing to draw")
     absent = f"    {len(missing)} of {len(wanted)} runs missing" if missing else ""
     figure, numbers = draw(label, runs, scale, caption + absent)
     disk.make_directory(out)

@@ -40,7 +40,8 @@ class Recorder:
             ended = chunk.facts.ended[i]
             self._add_episodes(i, chunk.facts.goal[i][ended], chunk.facts.episode_return[i][ended].astype(np.float32))
         per_seed = self.steps // len(self.numbers)
-        self.rows.append({"step": np.asarray(per_seed)} | {name: chunk.metrics[name].mean(axis=1) for name in ("tau", "entropy", "sigma2")})
+        told = {name: chunk.metrics[name].mean(axis=1) for name in self.settings.learner.METRICS}
+        self.rows.append({"step": np.asarray(per_seed)} | told)
         if len(self.rows) > METRIC_POINTS:
             self.rows = self.rows[1::2]
 
@@ -84,10 +85,10 @@ class Recorder:
         """Where the run is."""
         last = self.rows[-1]
         share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
-        numbers = (last["tau"], last["entropy"], np.sqrt(last["sigma2"]))
+        told = {name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name] for name in self.settings.learner.METRICS}
         budget = self.settings.run.episodes
         done = min(budget, int(self.episodes.min()))
-        return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, *numbers, self.solved_in_time())
+        return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, told, self.solved_in_time())
 
     def enough(self) -> bool:
         """Whether the budget is spent, or every seed that was not given up is solved and that was to be the end."""
@@ -105,7 +106,7 @@ class Recorder:
     def metrics(self) -> Metrics:
         """What the learner said of itself."""
         columns = {name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]}
-        return Metrics(**columns)
+        return Metrics(columns.pop("step"), columns)
 
     def two_moments(self, last: Moment) -> list[Moment]:
         """The moment at which the frontier was nearest the middle of the sea, and the last one."""
@@ -131,7 +132,7 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
-            **{f"metric_{name}": column for name, column in self.metrics()._asdict().items()},
+            **{f"metric_{name}": np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]},
             **({"failed": np.frombuffer(json.dumps(self.failed).encode(), np.uint8)} if self.failed else {}),
         }
 
@@ -147,6 +148,6 @@ class Recorder:
         made.moments = [Moment(int(episode), visits, sigma) for episode, visits, sigma in maps]
         if "failed" in state:
             made.failed = {int(place): why for place, why in json.loads(state["failed"].tobytes()).items()}
-        columns = {name: state[f"metric_{name}"] for name in Metrics._fields}
+        columns = {name: state[f"metric_{name}"] for name in ("step", *settings.learner.METRICS)}
         made.rows = [{name: column[..., m] for name, column in columns.items()} for m in range(len(columns["step"]))]
         return made

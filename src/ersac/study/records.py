@@ -48,9 +48,7 @@ class Metrics(NamedTuple):
     """What the learner said of itself, subsampled over rollouts; means over the rollouts since the last entry."""
 
     step: np.ndarray  # [M]
-    tau: np.ndarray  # [seeds, M]
-    entropy: np.ndarray  # [seeds, M]
-    sigma2: np.ndarray  # [seeds, M]
+    told: dict[str, np.ndarray]  # [seeds, M]   by the names that its kind of learner has for them
 
 
 class Spent(NamedTuple):
@@ -219,7 +217,7 @@ def write_results(
     directory: Path, seeds: list[SeedFacts], metrics: Metrics, moments: list[Moment], picture: bytes | None, summary: dict[str, Any]
 ) -> None:
     """Leave the facts, a picture of them, and last, because it says that the run has ended, the verdicts computed from them."""
-    arrays: dict[str, np.ndarray] = {f"metric/{name}": value for name, value in metrics._asdict().items()}
+    arrays: dict[str, np.ndarray] = {f"metric/{name}": value for name, value in {"step": metrics.step, **metrics.told}.items()}
     for facts in seeds:
         arrays[f"seed/{facts.seed}/goals"] = np.packbits(facts.goals)
         arrays[f"seed/{facts.seed}/episodes"] = np.asarray(len(facts.goals))
@@ -309,7 +307,8 @@ def read_facts(directory: Path) -> tuple[list[SeedFacts], Metrics, list[Moment]]
             )
             for seed in seeds
         ]
-        metrics = Metrics(*(file[f"metric/{name}"] for name in Metrics._fields))
+        told = {name.removeprefix("metric/"): file[name] for name in file.files if name.startswith("metric/")}
+        metrics = Metrics(told.pop("step"), told)
         moments = [Moment(int(file[f"moment/{n}/episode"]), file[f"moment/{n}/visits"], file[f"moment/{n}/sigma"]) for n in numbers]
     return facts, metrics, moments
 

@@ -273,7 +273,7 @@ def write(batch: Batch, life: Life) -> dict[str, str]:
         if place in life.recorder.failed:
             records.write_failure(directory, settings, life.recorder.failed[place])
             continue
-        own = Metrics(metrics.step, *(column[place : place + 1] for column in metrics[1:]))
+        own = Metrics(metrics.step, {name: column[place : place + 1] for name, column in metrics.told.items()})
         steps = life.recorder.steps // len(batch.instances)
         result = Result(settings, [seeds[place]], own, [], steps, *share, life.keeper.departures, directory)
         records.write_results(directory, result.seeds, own, [], None, result.summary())

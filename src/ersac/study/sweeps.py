@@ -4,11 +4,10 @@ A scale changes depths, seeds and episodes, never another setting: `smoke` takes
 paper's numbers. What is reported uses seeds from 1000; what is tuned, seeds below 100.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
-from ersac.agents.presets import PRESETS
-from ersac.config import ActorCritic, Counts, DeepSea, Run, Train, check, override
+from ersac.agents.presets import PRESETS, preset
+from ersac.config import ActorCritic, BootDQN, DeepSea, Run, Train, check, override
 from ersac.study import records
 
 SCALES = ("smoke", "desk", "paper")
@@ -20,7 +19,7 @@ class Line(NamedTuple):
 
     name: str
     agent: str
-    learner: ActorCritic
+    learner: ActorCritic | BootDQN
     deepest: int | None = None  # beyond which it is known to fail, so that its budget would be wasted
     stochastic: bool = False
 
@@ -85,7 +84,9 @@ def sizes(smoke: Size, desk: Size, paper: Size) -> dict[str, Size]:
 ERSAC = line("ersac", "ersac")
 VANILLA = line("vanilla", "vanilla", deepest=30)
 OPTIMISM = line("optimism", "optimism", deepest=100)
-COUNTS = Line("ersac-counts", "ersac", dataclasses.replace(PRESETS["ersac"], uncertainty=Counts()))
+BOOT_DQN = line("boot-dqn", "boot-dqn", deepest=60)
+BOOT_DQN_LARGE = line("boot-dqn-large", "boot-dqn-large", deepest=60)
+COUNTS = Line("ersac-counts", "ersac", preset("ersac", "counts"))
 
 SEARCHED = sizes(Size((10,), 2, 2_000), Size((20, 40), 4, 20_000), Size((20, 30, 40), 16, 100_000))
 ROBUSTNESS = sizes(Size((10, 15), 3, 3_000), Size((20, 40), 5, 20_000), Size((10, 20, 30, 40, 50), 5, 100_000))
@@ -95,6 +96,11 @@ SWEEPS: dict[str, Sweep] = {
         "episodes until solved against depth",
         (ERSAC, OPTIMISM, VANILLA),
         sizes(Size((5, 10, 15, 20), 3, 3_000), Size((10, 20, 30, 40, 50), 5, 30_000), Size(tuple(range(10, 101, 10)), 5, 100_000)),
+    ),
+    "boot-dqn": Sweep(
+        "Bootstrapped DQN beside it: an update a step is dear, so it has depths and seeds of its own",
+        (BOOT_DQN, BOOT_DQN_LARGE),
+        sizes(Size((5, 10), 2, 1_000), Size(tuple(range(10, 61, 10)), 5, 30_000), Size(tuple(range(10, 61, 10)), 5, 100_000)),
     ),
     "depth-100": Sweep(
         "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
@@ -153,7 +159,7 @@ SWEEPS: dict[str, Sweep] = {
             line("no-value-rows", "ersac", value_rate=0.0),
             line("no-reward-rows", "ersac", reward_rate=0.0),
             line("no-limit", "ersac", advantage_limit=1e9),
-            line("no-auxiliary-task", "ersac", reward_weight=0.0),
+            line("shared-reward-heads", "ersac", shared=True),
             line("critic-apart", "ersac", value_weight=0.0),
             line("rows-only", "ersac", learning_rate=0.0),
         ),

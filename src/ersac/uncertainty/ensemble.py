@@ -8,13 +8,14 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
-def reward_ensemble(n_states: int, n_actions: int, width: int, members: int, prior_scale: float, sigma_scale: float | Array) -> Uncertainty:
+def reward_ensemble(
+    head: nets.Head, n_states: int, n_actions: int, members: int, prior_scale: float, sigma_scale: float | Array
+) -> Uncertainty:
     """Members that come to agree where they are trained, and keep to their priors where they are not.
 
-    A member's prior on one-hot observations is a table of independent normal draws, looked up like any row. Members
-    share the torso and their loss trains it: the paper's auxiliary task.
+    A member's prior on one-hot observations is a table of independent normal draws, looked up like any row. `head` is what is
+    trained, all members at once: a table too, or one that reads features and trains them, the paper's auxiliary task.
     """
-    head = nets.row_head(n_states, width, members * n_actions, gain=0.0)
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         return head.init(rng), nets.normal(rng, (n_states, members * n_actions), prior_scale)

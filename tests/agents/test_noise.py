@@ -1,12 +1,12 @@
-"""What a rollout's dice are."""
+"""What an actor-critic draws to go with each step."""
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from ersac.agents.actor_critic import reward_noise
 from ersac.config import Counts, Ensemble
-from ersac.loops.rollout import reward_noise
 
 
 @pytest.mark.parametrize("variance", [0.09, 4.0])

@@ -1,0 +1,261 @@
+"""Bootstrapped DQN: its update is bsuite's, dense and by the book; who acts, what is replayed, and what is never trained."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+from scipy import stats
+
+import ersac
+from ersac import config
+from ersac.agents import boot_dqn
+from ersac.agents.make import make_agent
+from ersac.agents.presets import PRESETS
+from ersac.envs.deep_sea import deep_sea
+from ersac.loops.rollout import begin, interact
+from ersac.study import records
+from ersac.types import Trajectory
+
+ENV = deep_sea(3)
+STATES = jnp.arange(ENV.n_states)
+SMALL = {"members": 3, "hidden": (5, 4), "batch": 16, "replay": 12, "least_replay": 6}
+UNLIKELY = 1e-4  # a p-value that a right program does not come below; the draws are the same in every run of the test
+
+
+def make(**changes):
+    settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
+    return settings, make_agent(settings, ENV)
+
+
+def steps(agent, seed: int, length: int = 1) -> Trajectory:
+    """A batch of one trajectory that leads anywhere, with what the agent draws for it."""
+    rng = np.random.default_rng(seed)
+    t = Trajectory(
+        obs=jnp.asarray(rng.integers(0, ENV.n_states, length + 1)),
+        action=jnp.asarray(rng.integers(0, 2, length)),
+        reward=jnp.asarray(rng.normal(size=length)),
+        discount=jnp.asarray(rng.random(length) > 0.3, float),
+        mask=jnp.ones(length),
+        log_mu=jnp.zeros(length),
+        noise=agent.noise(jax.random.key(seed), length),
+    )
+    return jax.tree.map(lambda x: x[None], t)
+
+
+def double(tree):
+    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def all_values(agent, learner, members: int = 3):
+    """Q of every state, action and member [S, A, K], as each would act on it."""
+    one = lambda obs: jnp.stack([agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1)
+    return jax.jit(jax.vmap(one))(STATES)
+
+
+class Book:
+    """Bootstrapped DQN by the book: one-hot inputs, member after member, optax's dense Adam, targets that are copies."""
+
+    def __init__(self, settings, rng):
+        self.settings = settings
+        self.params, self.priors = self.drawn(rng), self.drawn(rng)
+        self.optimiser = optax.adam(settings.learning_rate, settings.b1, settings.b2)
+        self.target, self.opt = self.params, self.optimiser.init(self.params)
+        self.replay, self.added, self.updates = [], 0, 0
+        self.gradient = jax.jit(jax.grad(self.loss))
+
+    def drawn(self, rng):
+        """The members' weights, in the order in which the agent draws them."""
+        net = boot_dqn.Net(self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions)
+        first, dense = boot_dqn.weights(net, rng)
+        first = first.reshape(ENV.n_states, self.settings.members, -1)
+        members = [[first[:, k], *(part[k] for part in net.cut(dense))] for k in range(self.settings.members)]
+        return double(jax.tree.map(jnp.asarray, members))
+
+    @staticmethod
+    def forward(member, obs):
+        w1, b1, w2, b2, w3, b3 = member
+        inputs = jnp.eye(ENV.n_states, dtype=jnp.float64)[obs]
+        return jax.nn.relu(jax.nn.relu(inputs @ w1 + b1) @ w2.T + b2) @ w3.T + b3
+
+    def prior(self, k, obs):
+        return self.settings.prior_scale * self.forward(self.priors[k], obs)
+
+    def q(self, params, k, obs):
+        return self.forward(params[k], obs) + self.prior(k, obs)
+
+    def values(self):
+        return jnp.stack([self.q(self.params, k, STATES) for k in range(self.settings.members)], axis=-1)
+
+    def loss(self, params, target, t):
+        obs, action, reward, discount, later, mask = t
+        losses = []
+        for k in range(self.settings.members):
+            value = jnp.take_along_axis(self.q(params, k, obs), action[:, None], axis=1)[:, 0]
+            best = jnp.max(self.q(target, k, later), axis=1)
+            wanted = reward[:, min(k, reward.shape[1] - 1)] + self.settings.gamma * discount * best
+            losses.append(mask[:, k] * jnp.square(value - wanted))
+        return jnp.mean(jnp.stack(losses))
+
+    def update(self, t):
+        noise = jax.tree.map(lambda x: x[0, 0], t.noise)
+        fresh = (t.obs[0, 0], t.action[0, 0], t.reward[0, 0] + noise.reward, t.discount[0, 0], t.obs[0, 1], noise.mask)
+        slot = self.added % self.settings.replay
+        self.replay[slot : slot + 1] = [fresh]
+        self.added += 1
+        if len(self.replay) < self.settings.least_replay:
+            return
+        drawn = [self.replay[int(lot) % len(self.replay)] for lot in noise.lots]
+        batch = [jnp.stack(column) for column in zip(*drawn, strict=True)]
+        step, self.opt = self.optimiser.update(self.gradient(self.params, self.target, batch), self.opt)
+        self.params = optax.apply_updates(self.params, step)
+        self.updates += 1
+        if (self.updates + 1) % self.settings.target_period == 0:  # bsuite's counter starts at one
+            self.target = self.params
+
+
+def both(settings, agent, seed: int):
+    """A learner and the book at the same start in double precision, but for the priors: these are known to single precision only."""
+    learner, book = double(agent.init(np.random.default_rng(seed))), Book(settings, np.random.default_rng(seed))
+    prior = jnp.concatenate([book.prior(k, STATES) for k in range(settings.members)], axis=1)
+    np.testing.assert_allclose(learner.memory.prior, prior, atol=1e-6)
+    return learner._replace(memory=learner.memory._replace(prior=prior)), book
+
+
+@pytest.mark.parametrize("changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"])
+def test_the_update_is_that_of_a_dense_agent_by_the_book(float64, changes):
+    """Without momentum, where the lazy Adam is the dense one; from before the first update until the replay has gone round twice."""
+    settings, agent = make(b1=0.0, learning_rate=0.01, **changes)
+    learner, book = both(settings, agent, 0)
+    start, update = learner, jax.jit(agent.update)
+    before = all_values(agent, start)
+    for seed in range(30):
+        t = double(steps(agent, seed))
+        learner, _, _ = update(learner, t)
+        book.update(t)
+        if seed == 4:  # too little to learn from
+            np.testing.assert_array_equal(all_values(agent, learner), before)
+    assert learner.opt["time"] == book.updates == 25
+    ours, theirs = all_values(agent, learner), book.values()
+    assert np.abs(ours - before).min() > 1e-4
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(jax.vmap(lambda obs: agent.sigma2(learner, obs, 1))(STATES), np.var(theirs[:, 1], axis=1), atol=1e-10)
+    np.testing.assert_array_equal(learner.memory.prior, start.memory.prior)
+
+
+def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
+    settings, agent = make(batch=18, replay=18, least_replay=9)
+    learner, book = both(settings, agent, 1)
+    update, around = jax.jit(agent.update), jnp.append(STATES, 0)
+    for seed in range(20):
+        t = double(steps(agent, seed))
+        whole = jnp.arange(18, dtype=jnp.uint32)[None, None]
+        t = t._replace(obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(lots=whole))
+        learner, _, _ = update(learner, t)
+        book.update(t)
+    assert book.updates == 12
+    np.testing.assert_allclose(all_values(agent, learner), book.values(), rtol=0, atol=1e-10)
+
+
+def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
+    _, agent = make(members=4)
+    learner, world = agent.init(np.random.default_rng(0)), jnp.asarray(ENV.world(0))
+    key = jax.random.key(0)
+
+    def one(actor, number):
+        chance, after = agent.chance(jax.random.fold_in(key, number), 1)[0], jax.random.fold_in(key, 1000 + number)
+        following, step = interact(ENV, agent, world, learner, actor, chance, after)
+        return following, (actor.kept, step)
+
+    _, (heads, told) = jax.lax.scan(one, begin(ENV, agent, world, learner, key), jnp.arange(90))
+    heads = np.asarray(heads).reshape(30, 3)  # an episode has three steps
+    assert (heads == heads[:, :1]).all()
+    assert len(set(heads[:, 0])) == 4
+    values = np.asarray(all_values(agent, learner, 4))  # [S, A, K]
+    np.testing.assert_array_equal(told.action, values[told.obs, :, heads.reshape(-1)].argmax(axis=1))
+    # the index stays, what it stands for has learned: it acts on the values of now
+    later, _, _ = jax.jit(agent.update)(learner, steps(agent, 0, length=6))
+    assert not np.allclose(agent.act(later, 2, 4, 0.5)[1], agent.act(learner, 2, 4, 0.5)[1], atol=1e-6)
+
+
+def test_every_member_is_as_likely_to_act():
+    _, agent = make(members=10)
+    heads = jax.vmap(lambda key: agent.begin(None, key))(jax.random.split(jax.random.key(0), 20_000))
+    assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
+
+
+def test_ties_are_broken_evenly_and_the_policy_says_so():
+    _, agent = make()
+    learner = jax.tree.map(jnp.zeros_like, agent.init(np.random.default_rng(0)))
+    uniform = (jnp.arange(1000) + 0.5) / 1000
+    action, q = jax.vmap(lambda u: agent.act(learner, 0, 0, u))(uniform)
+    assert np.bincount(action).tolist() == [500, 500]
+    np.testing.assert_allclose(agent.log_mu(q, action), -np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(agent.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
+    assert not np.isfinite(agent.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))).any()  # which the guard sees
+
+
+def test_the_newest_takes_the_place_of_the_oldest():
+    _, agent = make()
+    memory = agent.init(np.random.default_rng(0)).memory
+    for seed, length in enumerate((4, 4, 4, 1, 4)):  # seventeen steps for twelve slots
+        t = steps(agent, seed, length)._replace(obs=int(memory.added) + jnp.arange(length + 1)[None])
+        memory, drawn = boot_dqn.remember(memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32))
+        held = np.resize(memory.ring.obs[: memory.added], 16)
+        np.testing.assert_array_equal(drawn.obs, held)  # with those that came just now
+        np.testing.assert_array_equal(drawn.next_obs, held + 1)
+    np.testing.assert_array_equal(memory.ring.obs, [12, 13, 14, 15, 16, 5, 6, 7, 8, 9, 10, 11])
+    np.testing.assert_array_equal(memory.ring.next_obs, memory.ring.obs + 1)
+    np.testing.assert_allclose(memory.ring.reward[1:5, 0], t.reward[0])
+    np.testing.assert_array_equal(memory.ring.mask[1:5], t.noise.mask[0])
+    assert memory.added == 17
+
+
+def test_a_step_that_never_was_teaches_nobody():
+    _, agent = make(mask_share=1.0)
+    t = steps(agent, 0, 3)._replace(mask=jnp.array([[1.0, 0.0, 1.0]]))
+    np.testing.assert_array_equal(boot_dqn.transitions(t).mask, [[True] * 3, [False] * 3, [True] * 3])
+
+
+@pytest.mark.parametrize(("before", "held"), [(6, 7), (11, 12), (40, 12)])
+def test_what_is_replayed_is_drawn_evenly_from_what_is_held(before, held):
+    _, agent = make(batch=64)
+    memory = agent.init(np.random.default_rng(0)).memory
+    memory = memory._replace(added=jnp.int32(before), ring=memory.ring._replace(obs=jnp.arange(12)))
+    fresh = boot_dqn.transitions(steps(agent, 0))._replace(obs=jnp.array([before % 12]))  # known by their slots, it too
+    lots = agent.noise(jax.random.key(0), 300).lots
+    drawn = jax.vmap(lambda lots: boot_dqn.remember(memory, fresh, lots)[1].obs)(lots)
+    counts = np.bincount(np.asarray(drawn).reshape(-1), minlength=12)
+    assert not counts[held:].any()
+    assert stats.chisquare(counts[:held]).pvalue > UNLIKELY
+
+
+def test_masks_are_fair_coins_of_each_member():
+    _, agent = make(members=10, mask_share=0.3)
+    mask = np.asarray(agent.noise(jax.random.key(0), 5000).mask, float)  # [T, K]
+    np.testing.assert_allclose(mask.mean(axis=0), 0.3, atol=4 * (0.21 / 5000) ** 0.5)
+    assert np.abs(np.corrcoef(mask.T) - np.eye(10)).max() < 4 / 5000**0.5
+
+
+def test_weights_are_drawn_as_bsuite_draws_them():
+    draws = boot_dqn.truncated_normal(np.random.default_rng(0), (200, 300), 25) * 5
+    assert np.abs(draws).max() <= 2
+    np.testing.assert_allclose(draws.std(), stats.truncnorm(-2, 2).std(), rtol=0.02)
+    net = boot_dqn.Net(6, (50, 50), 400, 2)
+    first, dense = boot_dqn.weights(net, np.random.default_rng(0))
+    bias, w2, b2, w3, b3 = net.cut(dense)
+    assert not any(part.any() for part in (bias, b2, b3))
+    for part, inputs in ((first, 400), (w2, 50), (w3, 50)):
+        np.testing.assert_allclose(part.std() * inputs**0.5, 0.88, rtol=0.1)
+
+
+def test_a_run_is_recorded_like_any_other(tmp_path):
+    small = {"depth": 4, "seeds": 2, "hidden": (8, 8), "members": 3, "batch": 8, "chunk": 50, "episodes": 60, "least_replay": 20}
+    result = ersac.train("deep-sea", agent="boot-dqn", out=tmp_path / "run", show=False, stop_when_solved=False, **small)
+    _, metrics, moments = records.read_facts(tmp_path / "run")
+    assert set(metrics.told) == {"value", "loss", "sigma2"}
+    assert metrics.told["loss"].shape == (2, len(metrics.step))
+    assert np.isfinite(metrics.told["loss"]).all()
+    assert moments[-1].sigma.shape == (4, 4)
+    assert (moments[-1].sigma > 0).all()
+    assert result.summary()["settings_hash"] == records.settings_hash(records.read_settings(tmp_path / "run"))
