@@ -15,12 +15,13 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from ersac import config
+from ersac import config, feeds
 from ersac.agents import make
 from ersac.agents.actor_critic import loss, policy_logits
 from ersac.agents.base import Agent
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
+from ersac.loops.learn import learn
 from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
 from ersac.types import Array, Learner, Params, Trajectory, Tree
 
@@ -81,9 +82,9 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         own = lambda name, rate: jax.tree.map(partial(visit_step, rate, settings.rollout, batch.obs), table_gradient[name])
         table_step = {"torso": torso_step} | {name: own(name, rate) for name, rate in visit_rates.items()}
         params = Params(optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step))
-        memory = parts.uncertainty.observe(memory, batch)
         opt = {"shared": shared_opt, "log_tau": tau_opt}
-        return Learner(params, log_tau + tau_step, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
+        log_tau = jnp.maximum(log_tau + tau_step, jnp.log(settings.risk.tau_least))
+        return Learner(params, log_tau, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
 
     return sparse._replace(init=init, act=act, update=update)
 
@@ -98,7 +99,7 @@ def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
 
     def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
         actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
-        learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
+        learner, _, metrics = learn(agent, feeds.fresh(), carry.learner, (), trajectory, key)
         return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
 
     @partial(jax.jit, donate_argnums=0)

@@ -50,6 +50,7 @@ class Numbers(NamedTuple):
     tau_b1: float
     tau_b2: float
     eps: float
+    log_tau_least: float
     policy_rate: float
     value_rate: float
     reward_rate: float
@@ -108,7 +109,7 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
     s, risk, ensemble = settings, settings.risk, settings.uncertainty
     if s.hidden != (WIDTH, WIDTH) or not ensemble.shared or ensemble.members != MEMBERS or ensemble.noise_variance is not None:
         raise ValueError("the kernel has two layers of 64 and ten members that share them, without noise")
-    adam = (s.learning_rate, s.b1, s.b2, math.log(s.b1), math.log(s.b2), risk.tau_learning_rate, 0.9, 0.999, 1e-8)
+    adam = (s.learning_rate, s.b1, s.b2, math.log(s.b1), math.log(s.b2), risk.tau_learning_rate, 0.9, 0.999, 1e-8, math.log(risk.tau_least))
     weights = (s.policy_rate, s.value_rate, ensemble.reward_rate, s.advantage_limit, s.value_weight, s.reward_weight)
     return Numbers(*map(dtype, (0.0, 0.5, 1.0, MEMBERS, s.rollout, s.gamma, s.lam, *adam, *weights, ensemble.sigma_scale, 0.01 / depth)))
 
@@ -123,7 +124,7 @@ def start(settings: config.Train, dtype: type = np.float32) -> State:
     rows = np.zeros((env.n_states, ROW), dtype)
     rows[:, FIRST:MOMENT] = tables["torso"]["first"]
     rows[:, OWN : OWN + USED] = heads(tables, "own")
-    rows[:, PRIOR:TOUCHED] = learner.memory
+    rows[:, PRIOR:TOUCHED] = learner.memory.prior
     shared = shared_vector(dense).astype(dtype)
     tau, time, diver = np.array([learner.log_tau, 0, 0], dtype), np.zeros(1, dtype), np.zeros(4, np.int64)
     visits, slot = np.zeros(env.n_states, np.int32), np.full(env.n_states, -1, np.int32)
@@ -273,9 +274,15 @@ def play(scratch, steps, tau, n):
             apart = scratch.out[t, REWARD + ACTIONS * k + steps.action[t]] - mean
             square += apart * apart
         scratch.sigma2[t] = n.sigma_scale * n.sigma_scale * square / n.members
-        total += steps.mask[t] * (scratch.entropy[t] - n.half * scratch.sigma2[t] / (tau * tau))
+        total += ratio(scratch, steps, t, n) * (scratch.entropy[t] - n.half * scratch.sigma2[t] / (tau * tau))
         real += steps.mask[t]
     return total / max(n.one, real)
+
+
+@compiled
+def ratio(scratch, steps, t, n):
+    """V-trace's, clipped at one; 0 is a mask."""
+    return steps.mask[t] * min(n.one, math.exp(scratch.log_pi[t, steps.action[t]] - steps.log_mu[t]))
 
 
 @compiled
@@ -291,7 +298,7 @@ def differentiate_heads(scratch, steps, tau, n):
     for t in range(length - 1, -1, -1):
         action, share = steps.action[t], steps.mask[t] / real
         log_pi = scratch.log_pi[t, action]
-        rho = steps.mask[t] * min(n.one, math.exp(log_pi - steps.log_mu[t]))
+        rho = ratio(scratch, steps, t, n)
         reward = steps.reward[t] + n.half * scratch.sigma2[t] / tau
         discount, value, following = n.gamma * steps.discount[t], out[t, VALUE], out[t + 1, VALUE]
         action_value = reward + discount * (following + n.lam * error)  # with the error of t + 1
@@ -300,7 +307,7 @@ def differentiate_heads(scratch, steps, tau, n):
         for a in range(ACTIONS):
             pi = math.exp(scratch.log_pi[t, a])
             chosen = n.one if a == action else n.zero
-            climb = advantage * (chosen - pi) - tau * pi * (scratch.log_pi[t, a] + scratch.entropy[t])
+            climb = advantage * (chosen - pi) - rho * tau * pi * (scratch.log_pi[t, a] + scratch.entropy[t])
             d_out[t, a] = -share * climb / tau
             pull[t, a] = d_out[t, a]
         d_out[t, VALUE] = -share * error
@@ -356,7 +363,7 @@ def move_tau(state, gradient, time, n):
     tau[1] = n.tau_b1 * tau[1] + (n.one - n.tau_b1) * gradient
     tau[2] = n.tau_b2 * tau[2] + (n.one - n.tau_b2) * gradient * gradient
     size = math.sqrt(tau[2] / (n.one - n.tau_b2**time)) + n.eps
-    tau[0] -= n.tau_rate / (n.one - n.tau_b1**time) * tau[1] / size
+    tau[0] = max(tau[0] - n.tau_rate / (n.one - n.tau_b1**time) * tau[1] / size, n.log_tau_least)
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""What is measured: six comparisons by name, each a function from a plan to findings.
+"""What is measured: comparisons by name, each a function from a plan to findings.
 
 Whoever is not ours lives in a process of its own, where jax is as it comes: one device, and nothing of our settings.
 """
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import contestants, growth
+from benchmarks import contestants, growth, sampling
 from benchmarks.measure import Finding, Plan, Tell, alternate, prepared, resident
 
 LIMIT_DEPTH = 50  # at which ours meets the kernel; neither depends on it much
@@ -70,6 +70,13 @@ def against_kernel(plan: Plan, tell: Tell) -> list[Finding]:
     return [Finding(name(count), meaning(count), paces[f"seeds {count}"], paces["numba"]) for count in counts]
 
 
+def against_sum_tree(plan: Plan, tell: Tell) -> list[Finding]:
+    """Drawing sixteen of ten thousand by priority and reweighting them: short running sums against a sum tree."""
+    paces = alternate(prepared({"ours": sampling.short_sums, "tree": sampling.sum_tree}, tell), plan, tell)
+    meaning = f"short running sums / sum tree, {sampling.BATCH} draws and new priorities among {sampling.SLOTS:,}"
+    return [Finding(f"sampling/slots_{sampling.SLOTS}", meaning, paces["ours"], paces["tree"], "rounds/s")]
+
+
 SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
     "bsuite_actor_critic": against_bsuite,
     "bsuite_boot_dqn": against_boot_dqn,
@@ -77,6 +84,7 @@ SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
     "dense": against_dense,
     "numba": against_kernel,
     "growth": growth.measure,
+    "sampling": against_sum_tree,
 }
 
 WANTED: dict[str, float] = {  # at least: what this library promises

@@ -55,7 +55,7 @@ FAULTS = [
         "test_risk.py::test_tau_stays_still_where_nothing_depends_on_it",
     ),
     # returns
-    Fault("returns.py", "delta = rho * (reward", "delta = (reward", "test_returns.py::test_vtrace_is_its_double_sum"),
+    Fault("returns.py", "return _discounted(rho * (reward", "return _discounted((reward", "test_returns.py::test_vtrace_is_its_double_sum"),
     Fault(
         "returns.py",
         "discount * value[1:] - value[:-1])",
@@ -148,6 +148,155 @@ FAULTS = [
         "add(t.mask.astype(count.dtype))",
         "add(1)",
         "uncertainty/test_uncertainty.py::test_counts_count_what_was_not_masked",
+    ),
+    Fault(
+        "uncertainty/ensemble.py",
+        "known / jnp.maximum(known + noise_variance, nets.TINY)",
+        "known / jnp.maximum(known, nets.TINY)",
+        "uncertainty/test_posterior.py::test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained",
+    ),
+    Fault(
+        "uncertainty/ensemble.py",
+        "target = prior + kept(",
+        "target = kept(",
+        "uncertainty/test_uncertainty.py::test_stored_noise_is_in_the_targets",
+    ),
+    Fault(
+        "uncertainty/posterior.py",
+        "prior_scale**2 * visits[pair] + noise_variance",
+        "prior_scale**2 * visits[pair]",
+        "uncertainty/test_posterior.py::test_members_in_closed_form_are_samples_of_the_posterior",
+    ),
+    Fault(
+        "uncertainty/posterior.py",
+        "prior_scale**2 * visits[pair] + noise_variance",
+        "prior_scale**2 * believed.visits[pair] + noise_variance",
+        "uncertainty/test_posterior.py::test_the_order_and_the_cut_of_visits_are_immaterial",
+    ),
+    Fault(
+        "uncertainty/posterior.py",
+        "t.reward[..., None] + t.noise - believed",
+        "t.reward[..., None] - believed",
+        "uncertainty/test_posterior.py::test_members_in_closed_form_are_samples_of_the_posterior",
+    ),
+    # what is kept, and what is drawn of it
+    Fault(
+        "feeds.py",
+        "slot = ring.pushed % capacity",
+        "slot = jnp.minimum(ring.pushed, capacity - 1)",
+        "test_feeds.py::test_the_ring_holds_the_last_rollouts_bit_for_bit",
+    ),
+    Fault(
+        "feeds.py",
+        "relative**exponent, 0.0",
+        "relative, 0.0",
+        "test_feeds.py::test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority",
+    ),
+    Fault(
+        "feeds.py",
+        "relative = ring.priority / jnp.max(ring.priority)",
+        "relative = ring.priority",
+        "test_feeds.py::test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority",
+    ),
+    Fault(
+        "feeds.py",
+        "jnp.minimum(sample(weights, key, batch), ring.pushed - 1)",
+        "sample(weights, key, batch)",
+        "test_feeds.py::test_rounding_draws_nothing_from_where_nothing_is",
+    ),
+    Fault(
+        "feeds.py",
+        "jnp.where(ring.pushed == 0, 1.0, jnp.max(ring.priority))",
+        "1.0",
+        "test_feeds.py::test_a_new_rollout_has_the_greatest_priority",
+    ),
+    Fault(
+        "feeds.py",
+        "set(priority + LEAST)",
+        "set(priority)",
+        "test_feeds.py::test_reweighting_changes_its_slots_and_no_others",
+    ),
+    Fault(
+        "feeds.py",
+        "update * batch + jnp.arange(batch)",
+        "jnp.arange(batch)",
+        "test_feeds.py::test_the_share_of_the_newest_is_that_of_all_updates_of_a_push",
+    ),
+    Fault(
+        "feeds.py",
+        "1 - offline_fraction - ROUNDING",
+        "1 - offline_fraction",
+        "test_feeds.py::test_the_newest_has_its_share_of_any_number_of_draws",
+    ),
+    Fault(
+        "loops/learn.py",
+        "agent.observe(learner, newest), feed",
+        "learner, feed",
+        "loops/test_learn.py::test_what_is_eaten_once_is_observed_and_learned_from",
+    ),
+    Fault(
+        "loops/learn.py",
+        "feed.reweight(food, slots, priority)), metrics",
+        "food), metrics",
+        "loops/test_learn.py::test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with",
+    ),
+    Fault(
+        "loops/learn.py",
+        "jax.random.fold_in(key, update)",
+        "key",
+        "loops/test_learn.py::test_every_update_draws_for_itself",
+    ),
+    Fault(
+        "agents/actor_critic.py",
+        "critics.at(log_pi, t.action) - t.log_mu",
+        "0 * critics.at(log_pi, t.action)",
+        "loops/test_learn.py::test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with",
+    ),
+    Fault(
+        "agents/make.py",
+        "rows.per_visit(rate, batch * settings.rollout)",
+        "rows.per_visit(rate, settings.rollout)",
+        "uncertainty/test_posterior.py::test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained",
+    ),
+    Fault(
+        "config.py",
+        "bisect.bisect(range(1, now + 1)",
+        "bisect.bisect(range(2, now + 1)",
+        "reliability/test_fuzz.py::test_as_much_is_kept_as_would_fit",
+    ),
+    # the critic of every action
+    Fault(
+        "returns.py", "jnp.append(lam * rho[1:], 0.0)", "jnp.append(lam * rho[:-1], 0.0)", "test_returns.py::test_retrace_is_its_double_sum"
+    ),
+    Fault(
+        "returns.py",
+        "delta = reward + discount * j[1:] - told",
+        "delta = rho * (reward + discount * j[1:] - told)",
+        "test_returns.py::test_retrace_is_its_double_sum",
+    ),
+    Fault(
+        "agents/critics.py",
+        "climb = solution - log_pi",
+        "climb = solution",
+        "agents/test_critics.py::test_the_natural_gradient_vanishes_at_the_boltzmann_policy",
+    ),
+    Fault(
+        "agents/critics.py",
+        "k = stop_gradient(v.bonuses + v.told)",
+        "k = stop_gradient(v.told)",
+        "agents/test_critics.py::test_what_was_never_done_has_its_bonus",
+    ),
+    Fault(
+        "agents/critics.py",
+        "j = jnp.sum(pi * k, axis=-1) + stop_gradient(v.weight) * entropy",
+        "j = jnp.sum(pi * k, axis=-1)",
+        "agents/test_critics.py::test_a_target_is_the_return_with_the_exact_entropies_and_bonuses_of_later_steps",
+    ),
+    Fault(
+        "agents/critics.py",
+        "axis=-1) + v.weight * entropy)[:-1]",
+        "axis=-1) - v.weight * entropy)[:-1]",
+        "agents/test_critics.py::test_tau_plays_against_the_mean_over_actions",
     ),
     # the environment
     Fault(
@@ -285,21 +434,21 @@ FAULTS = [
         "agents/test_actor_critic.py::test_masked_steps_teach_nothing",
     ),
     Fault(
-        "agents/actor_critic.py",
-        "r_tau = stop_gradient(game.optimistic_reward(t.reward, bonus))",
-        "r_tau = t.reward",
+        "agents/critics.py",
+        "r_tau = stop_gradient(game.optimistic_reward(v.t.reward, v.bonus))",
+        "r_tau = v.t.reward",
+        "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
+    ),
+    Fault(
+        "agents/critics.py",
+        "entropy_bonus = stop_gradient(-v.weight * log_pi_a)",
+        "entropy_bonus = stop_gradient(v.weight * log_pi_a)",
         "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
     ),
     Fault(
         "agents/actor_critic.py",
-        "entropy_bonus = stop_gradient(-weight * log_pi_a)",
-        "entropy_bonus = stop_gradient(weight * log_pi_a)",
-        "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
-    ),
-    Fault(
-        "agents/actor_critic.py",
-        "baseline = stop_gradient(j)",
-        "baseline = j",
+        "stop_gradient(judged.told + judged.error)",
+        "(judged.told + judged.error)",
         "agents/test_actor_critic.py::test_values_move_towards_their_targets_and_targets_stand_still",
     ),
     Fault(
@@ -309,7 +458,7 @@ FAULTS = [
         "agents/test_actor_critic.py::test_masked_steps_teach_nothing",
     ),
     Fault(
-        "agents/actor_critic.py",
+        "agents/critics.py",
         "jnp.clip(target.action_value - baseline[:-1], -limit, limit)",
         "(target.action_value - baseline[:-1])",
         "agents/test_actor_critic.py::test_an_advantage_counts_up_to_its_limit",
@@ -351,8 +500,8 @@ FAULTS = [
     ),
     Fault(
         "loops/on_device.py",
-        "(key, carry.rollouts + jnp.arange",
-        "(key, 0 * carry.rollouts + jnp.arange",
+        "numbers = carry.rollouts + jnp.arange",
+        "numbers = 0 * carry.rollouts + jnp.arange",
         "loops/test_on_device.py::test_two_short_chunks_are_one_long_one_bit_for_bit",
     ),
     Fault(

@@ -61,7 +61,7 @@ def test_importing_ersac_does_not_import_jax():
 
 
 @pytest.mark.slow  # every one of them is run, stopped and continued in tests/reliability/test_resume.py at every commit
-@pytest.mark.parametrize("uncertainty", ["ensemble", "counts"])
+@pytest.mark.parametrize("uncertainty", ["ensemble", "posterior", "counts"])
 @pytest.mark.parametrize("agent", ["ersac", "vanilla", "optimism"])
 def test_every_agent_runs_with_every_uncertainty(agent, uncertainty):
     result = ersac.train("deep-sea", agent=agent, uncertainty=uncertainty, **SMALL)

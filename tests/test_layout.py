@@ -11,7 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # From the ground up; a file imports only from its own storey or from those before it.
 STOREYS = [
     ("types", "config", "exits", "disk", "checkpoint"),
-    ("game", "nets", "returns", "risk", "rows"),
+    ("feeds", "game", "nets", "returns", "risk", "rows"),
     ("envs", "uncertainty"),
     ("tabular",),
     ("agents",),

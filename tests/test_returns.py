@@ -1,4 +1,4 @@
-"""V-trace against its definition, against rlax, and its special cases."""
+"""V-trace and Retrace against their definitions, V-trace against rlax, and the special cases."""
 
 import warnings
 
@@ -12,6 +12,9 @@ from ersac import returns
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import rlax
+
+
+VTRACE, RETRACE = jax.jit(returns.vtrace_errors), jax.jit(returns.retrace_errors)
 
 
 def draw(seed: int, steps: int = 23):
@@ -35,7 +38,7 @@ def by_definition(value, reward, discount, rho, lam):
 def test_vtrace_is_its_double_sum(float64, lam):
     for seed in range(20):
         inputs = draw(seed)
-        np.testing.assert_allclose(returns.vtrace_errors(*map(jnp.asarray, inputs), lam), by_definition(*inputs, lam), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(VTRACE(*map(jnp.asarray, inputs), lam), by_definition(*inputs, lam), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
@@ -69,3 +72,31 @@ def test_a_masked_step_neither_learns_nor_passes_anything_on(float64):
     after = returns.vtrace_errors(value.at[10:].add(5.0), reward.at[9].add(100.0), discount, rho, 0.9)
     assert before[9] == 0
     np.testing.assert_array_equal(before[:9], after[:9])
+
+
+def retrace_by_definition(told, j, reward, discount, rho, lam):
+    """`sum_t (prod_{s < i <= t} gamma_(i-1) c_i) delta_t` with `c_i = lam rho_i` (Munos et al. 2016, eq. 3 and 4), as it is written."""
+    steps = len(reward)
+    delta = [reward[t] + discount[t] * j[t + 1] - told[t] for t in range(steps)]
+    trace = lambda s, t: np.prod([discount[i - 1] * lam * rho[i] for i in range(s + 1, t + 1)])
+    return np.array([sum(trace(s, t) * delta[t] for t in range(s, steps)) for s in range(steps)])
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
+def test_retrace_is_its_double_sum(float64, lam):
+    """With masked steps, and with episodes that end inside."""
+    for seed in range(20):
+        j, reward, discount, rho = draw(seed)
+        inputs = (np.random.default_rng(100 + seed).normal(size=len(reward)), j, reward, discount, rho)
+        got = RETRACE(*map(jnp.asarray, inputs), lam)
+        np.testing.assert_allclose(got, retrace_by_definition(*inputs, lam), rtol=0, atol=1e-12)
+        if lam == 0:
+            np.testing.assert_array_equal(got, reward + discount * j[1:] - inputs[0])  # the one-step error
+
+
+def test_retrace_corrects_what_follows_an_action_and_not_the_action(float64):
+    j, reward, discount, rho = map(jnp.asarray, draw(4))
+    told = j[:-1] + 0.3
+    influence = np.asarray(jax.jacobian(lambda rho: returns.retrace_errors(told, j, reward, discount, rho, 0.9))(rho))  # [T, T]
+    assert not np.diag(influence).any()
+    assert np.any(influence[np.triu_indices(len(reward), 1)])

@@ -113,6 +113,8 @@ class FigureCommand:
     """How much of its sweeps is run: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
     engine: str = "local"
     """Who runs it: local, or ray (needs ersac[ray])."""
+    records: Path = Path("runs/sweeps")
+    """Where the sweeps are, and what is missing of them goes: `results` has those that came with the source."""
     out: Path | None = None
     """Where the picture and its numbers go; by default figures/ in the first sweep's directory."""
     manner: Manner = Manner()
@@ -297,7 +299,7 @@ def figure(argv: list[str]) -> int:
     if not command.label:
         return exits.OK
     names = config.pick("figure", command.label, figures.FIGURES).sweeps
-    plans = {name: planned(name, command.scale, command.engine, None) for name in names}
+    plans = {name: planned(name, command.scale, command.engine, command.records / f"{name}-{command.scale}") for name in names}
     for name, (home, wanted) in plans.items():
         swept(f"{name}-{command.scale}", wanted, home, command.engine, command.manner)
     runs = [(home, each) for home, wanted in plans.values() for each in wanted]

@@ -4,6 +4,7 @@ Numbers of type float are traced, so a sweep over them compiles once; everything
 which is its option on the command line and its keyword in Python.
 """
 
+import bisect
 import dataclasses
 import difflib
 import functools
@@ -77,10 +78,12 @@ class DeepSea:
 class Seeking:
     """Epistemic risk-seeking: bonus sigma2 / (2 tau), entropy weight tau."""
 
-    tau0: Tau = 0.2
+    tau0: Tau = 0.1
     """Risk parameter at the start."""
     tau_learning_rate: Rate = 4e-2
     """Adam step of log tau, the game's second player."""
+    tau_least: Tau = 1e-3
+    """Tau is played down to this. Where all that is visited is known it would go to zero, and the policy would freeze as it is."""
     learn_tau: bool = True
     """Play tau; without it tau stays at tau0."""
 
@@ -97,7 +100,7 @@ class Neutral:
 class Optimist:
     """Simple optimism: bonus mu sigma, a fixed entropy weight."""
 
-    mu: Mu = 1.0
+    mu: Mu = 3.0
     """Weight of sigma in the reward."""
     alpha: Alpha = 0.01
     """Entropy weight."""
@@ -109,7 +112,7 @@ class Ensemble:
 
     members: Annotated[int, Between(2, 1000)] = 10
     """Reward heads."""
-    prior_scale: Scale = 0.1
+    prior_scale: Scale = 0.05
     """Standard deviation of a member's prior at a state it has never seen."""
     sigma_scale: Scale = 1.0
     """Factor on sigma."""
@@ -122,11 +125,46 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
+class Posterior:
+    """Members that are samples of the Gaussian posterior, in closed form; sigma2 is their variance."""
+
+    members: Annotated[int, Between(2, 1000)] = 10
+    """Samples."""
+    prior_scale: Scale = 0.1
+    """Standard deviation of a member at a pair that was never tried."""
+    noise_variance: Annotated[float, Between(0, 100)] = 1e-5
+    """Variance of the noise that goes with each step: what one visit tells is worth its inverse."""
+    sigma_scale: Scale = 1.0
+    """Factor on sigma."""
+
+
+@dataclass(frozen=True)
 class Counts:
     """Visit counts; sigma2 is sigma_scale^2 / n(s, a)."""
 
     sigma_scale: Scale = 0.1
     """Sigma of a pair tried once."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Every rollout is learned from once, alone."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Whole rollouts are kept with their noise, and drawn again by priority."""
+
+    capacity: Annotated[int, Between(1, 10**7)] = 10_000
+    """Rollouts that are kept; a new one takes the place of the oldest."""
+    batch: Annotated[int, Between(1, 65_536)] = 16
+    """Rollouts in an update."""
+    updates: Annotated[int, Between(1, 10_000)] = 2
+    """Updates after each rollout."""
+    offline_fraction: Unit = 0.97
+    """Share of the rollouts learned from that are drawn from those kept; the others are the newest one."""
+    priority_exponent: Weight = 1.0
+    """Rollouts are drawn in proportion to their mean absolute error to this power."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +176,10 @@ class ActorCritic:
     CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
-    uncertainty: Ensemble | Counts = Ensemble()
+    uncertainty: Ensemble | Posterior | Counts = Ensemble()
+    feed: Fresh | Replay = Fresh()
+    every_action: bool = False
+    """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
     rollout: Annotated[int, Between(1, 10_000)] = 50
     """Steps between updates."""
     gamma: Unit = 0.998
@@ -205,8 +246,9 @@ class BootDQN:
 
 SHOWN = 100  # characters of a value that could not be used
 CHUNK_SECONDS = 2.0  # how long a signal may have to wait
+LEARNED_AT_ONCE = 2  # rollouts of a batch that take as long to learn from as one that is acted and learned from
 ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
-UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "counts": Counts}
+UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "posterior": Posterior, "counts": Counts}
 
 
 @dataclass(frozen=True)
@@ -254,7 +296,9 @@ class Train:
 def rollouts_per_chunk(settings: Train) -> int:
     """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
     learner = settings.learner
-    fits = int(CHUNK_SECONDS * learner.STEPS_PER_SECOND / (settings.run.seeds * learner.rollout))
+    feed = learner.feed if isinstance(learner, ActorCritic) else None
+    learned = 1 + feed.batch * feed.updates / LEARNED_AT_ONCE if isinstance(feed, Replay) else 1  # against one update a rollout
+    fits = int(CHUNK_SECONDS * learner.STEPS_PER_SECOND / (learned * settings.run.seeds * learner.rollout))
     return settings.run.chunk or max(1, min(learner.CHUNK_MOST, fits))
 
 
@@ -262,12 +306,15 @@ def bytes_needed(settings: Train) -> int:
     """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins."""
     states, n_actions, steps = settings.env.depth**2, 2, rollouts_per_chunk(settings) * settings.learner.rollout
     match settings.learner:
-        case ActorCritic(uncertainty=uncertainty, hidden=hidden):
-            members = uncertainty.members if isinstance(uncertainty, Ensemble) else 0
-            outputs = n_actions + 1 + members * n_actions  # policy, value, reward heads
-            own = 3 * hidden[0] + outputs + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
-            reading = outputs if isinstance(uncertainty, Ensemble) and uncertainty.shared else n_actions + 1
-            layers, replay, update = 3 * dense_size(hidden, reading), 0, 0  # with Adam's moments
+        case ActorCritic(uncertainty=uncertainty, feed=feed, hidden=hidden, rollout=length, every_action=every):
+            members = 0 if isinstance(uncertainty, Counts) else uncertainty.members
+            heads = members * n_actions if isinstance(uncertainty, Ensemble) else 0
+            outputs = n_actions + (n_actions if every else 1)  # policy, value
+            own = 3 * hidden[0] + outputs + heads + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
+            reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared else 0)
+            layers = 3 * dense_size(hidden, reading)  # with Adam's moments
+            kept = 1 + length * (6 + members)  # of a rollout
+            replay, update = (feed.capacity * (kept + 1), feed.batch * length * 8 * sum(hidden)) if isinstance(feed, Replay) else (0, 0)
             drawn = members + 8
         case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
             own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
@@ -275,7 +322,7 @@ def bytes_needed(settings: Train) -> int:
             replay = slots * (4 + (1 if variance is None else members)) + -(-slots * members // 4)  # of a mask each bit is a byte
             update = 16 * batch * members * sum(hidden)  # about what a batch passes through
             drawn = members + batch + 8
-    remembered = (members or 1) * n_actions + 2  # priors or counts, visits, the map of actions
+    remembered = (members + 1) * n_actions + 2  # priors, counts, visits, the map of actions
     return settings.run.seeds * 4 * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)
 
 
@@ -293,12 +340,18 @@ def refuse_if_too_large(settings: Train) -> None:
     """SettingsError where a run cannot fit into this machine."""
     have, need = memory_bytes(), bytes_needed(settings)
     if need > have:
-        fit = have * settings.run.seeds // need
-        sizes = ("depth", "hidden", "members", "replay", "batch", "rollout")
-        smaller = ", ".join(f"--{name}" for name in sizes if name in {path[-1] for path, _, _ in leaves(settings)}) + " or --chunk"
-        other = f"--seeds {fit} would fit" if fit else f"choose a smaller {smaller}"
+        names = {path[-1] for path, _, _ in leaves(settings)}
+        fits = [f"--{name} {most}" for name in ("capacity", "replay", "seeds") if name in names and (most := largest(settings, name, have))]
+        smaller = ", ".join(f"--{name}" for name in ("depth", "hidden", "members", "batch", "rollout") if name in names) + " or --chunk"
+        other = f"{fits[0]} would fit" if fits else f"choose a smaller {smaller}"
         size = f"--seeds {settings.run.seeds} at --depth {settings.env.depth}"
         raise SettingsError(f"{size} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
+
+
+def largest(settings: Train, name: str, have: int) -> int:
+    """The largest value of a setting, up to the one it has, for which a run fits, or 0."""
+    now = next(value for path, _, value in leaves(settings) if path[-1] == name)
+    return bisect.bisect(range(1, now + 1), have, key=lambda value: bytes_needed(override(settings, **{name: value})))
 
 
 T = TypeVar("T")

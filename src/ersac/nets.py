@@ -10,6 +10,8 @@ from jax import numpy as jnp
 
 from ersac.types import Array, Params, Rng, Tree
 
+TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
+
 
 class Net(NamedTuple):
     """A function with parameters."""

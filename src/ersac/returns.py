@@ -20,14 +20,28 @@ def vtrace_errors(value: Array, reward: Array, discount: Array, rho: Array, lam:
 
     value: [T+1]; reward, discount (gamma included), rho (already clipped at one): [T]. A masked step has rho = 0.
     """
-    delta = rho * (reward + discount * value[1:] - value[:-1])  # [T]
+    return _discounted(rho * (reward + discount * value[1:] - value[:-1]), lam * discount * rho)
+
+
+def retrace_errors(told: Array, j: Array, reward: Array, discount: Array, rho: Array, lam: float | Array) -> Array:
+    """Retrace errors of the values [T] told of the actions taken (Munos et al. 2016): what follows an action is corrected, not the action.
+
+    j: [T+1], the values of the states under the policy; reward, discount (gamma included), rho (already clipped at one): [T].
+    """
+    delta = reward + discount * j[1:] - told  # [T]
+    decay = discount * jnp.append(lam * rho[1:], 0.0)
+    return _discounted(delta, decay)
+
+
+def _discounted(delta: Array, decay: Array) -> Array:
+    """error_t = delta_t + decay_t error_(t+1), backwards; nothing follows the last."""
 
     def back(error: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
         delta_t, decay_t = x
         error = delta_t + decay_t * error
         return error, error
 
-    return jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, lam * discount * rho), reverse=True)[1]
+    return jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
 
 
 def targets(value: Array, reward: Array, entropy_bonus: Array, discount: Array, rho: Array, lam: float | Array) -> Targets:

@@ -34,7 +34,7 @@ def test_tau_moves_only_where_the_game_has_a_second_player(name):
     agent = make_agent(PRESETS[name], ENV)
     learner = agent.init(np.random.default_rng(0))
     after, priority, metrics = jax.jit(agent.update)(learner, batch(0))
-    assert (after.log_tau != learner.log_tau) == (name == "ersac")
+    assert (after.log_tau != learner.log_tau) == isinstance(PRESETS[name].risk, config.Seeking)
     assert priority.shape == (3,)
     assert all(np.isfinite(value) for value in metrics.values())
 

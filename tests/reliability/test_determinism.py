@@ -48,7 +48,12 @@ def trace(settings: config.Train) -> None:
         jax.jit(partial(on_device.chunk, settings)).lower(carry, world, key)
 
 
-CASES = [*({"agent": agent} for agent in PRESETS), {"noise_variance": 0.1}, {"stochastic": True}]
+ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")  # each draws where another one does
+CASES = [
+    *(pytest.param({"agent": agent}, marks=pytest.mark.slow if agent in ALIKE else ()) for agent in PRESETS),
+    {"noise_variance": 0.1},
+    {"stochastic": True},
+]
 
 
 @pytest.mark.parametrize("changes", CASES, ids=str)

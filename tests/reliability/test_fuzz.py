@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ersac import api, config
+from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError
 from ersac.loops import on_device
 from ersac.study import records
@@ -28,6 +29,8 @@ TINY = {
     "members": 3,
     "batch": 8,
     "replay": 200,
+    "capacity": 5,
+    "updates": 2,
     "least_replay": 50,
     "target_period": 2,
     "stochastic": False,
@@ -35,7 +38,8 @@ TINY = {
 }
 # A program is compiled for each: the first at every commit, the others when there is time.
 SETTLED = [(agent, uncertainty) for agent in ("vanilla", "optimism") for uncertainty in ("ensemble", "counts")]
-OTHERS = [("boot-dqn", None), ("ersac", "counts"), *SETTLED]
+REPLAYED = [("ersac-replay", "ensemble"), ("ersac-replay-max", "posterior"), ("vanilla-replay", "ensemble")]
+OTHERS = [("boot-dqn", None), ("ersac", "counts"), ("ersac", "posterior"), *REPLAYED, *SETTLED]
 KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
 
 
@@ -88,6 +92,8 @@ def tiny(settings: config.Train) -> config.Train:
         changes["noise_variance"] = next(told, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
+    if "every_action" in names:
+        changes["every_action"] = PRESETS[settings.agent].every_action
     return config.override(settings, **changes)
 
 
@@ -97,7 +103,7 @@ def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
     of_kind = lambda learner: isinstance(getattr(learner, "uncertainty", learner), kind)
     mine = [settings for settings in accepted if settings.agent == agent and of_kind(settings.learner)]
     unlike = list({repr(config.floats(tiny(settings))): tiny(settings) for settings in mine}.values())
-    assert len(unlike) > 40
+    assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen
     for settings in unlike[:40]:
         first_step(settings)
 
@@ -124,6 +130,9 @@ SHAPES = [
     {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
     {"depth": 7, "rollout": 129, "uncertainty": "counts", "agent": "optimism", "mapping_seed": 2**32 - 1, "seed": 2**31 - 1, "seeds": 2},
     {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
+    {"depth": 1, "agent": "ersac-replay", "rollout": 1, "hidden": (1,), "members": 2, "capacity": 1, "batch": 1, "updates": 1},
+    {"depth": 3, "agent": "ersac-replay-max", "rollout": 7, "capacity": 3, "batch": 50, "updates": 3, "noise_variance": 0, "seeds": 2},
+    {"depth": 2, "agent": "vanilla-replay", "uncertainty": "counts", "capacity": 9, "every_action": True, "stochastic": True},
     {"depth": 1, "agent": "boot-dqn", "rollout": 1, "hidden": (1,), "members": 2, "batch": 1, "replay": 1, "least_replay": 1},
     {"depth": 3, "agent": "boot-dqn", "hidden": (3, 1, 2), "members": 3, "batch": 130, "replay": 7, "noise_variance": 0.5, "seeds": 3},
 ]
@@ -154,9 +163,16 @@ def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
 
 
 BOOT = {"agent": "boot-dqn", "members": 5, "batch": 1}
+KEPT = {"depth": 2, "batch": 1, "capacity": 5_000}  # nearly all of it is replay
 NEEDS = [
     {"uncertainty": "ensemble"},
+    {"uncertainty": "ensemble", "noise_variance": 0.1},  # which counts visits besides
+    {"uncertainty": "posterior", "every_action": True},
     {"uncertainty": "counts"},
+    KEPT | {"agent": "ersac-replay"},
+    KEPT | {"agent": "ersac-replay-max", "members": 3},
+    KEPT | {"agent": "vanilla-replay", "uncertainty": "counts", "rollout": 1},
+    {"agent": "ersac-replay-max", "batch": 1, "capacity": 1},  # and nearly none
     BOOT | {"replay": 1},  # nearly all of it is tables
     BOOT | {"replay": 100_000},  # most of it is replay
     BOOT | {"replay": 100_000, "noise_variance": 0.1},
@@ -194,10 +210,30 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
         config.refuse_if_too_large(config.override(settings, seeds=fit + 1))
     with pytest.raises(SettingsError, match="choose a smaller --depth"):
         api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
-    with pytest.raises(
-        SettingsError, match=r"^--seeds 40 at --depth 20 needs about \d+ GB, and this machine has 9; --seeds \d+ would fit$"
-    ):
-        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, seeds=40, replay=10_000_000)
-    with pytest.raises(SettingsError, match=r"choose a smaller --depth, --hidden, --members, --replay, --batch, --rollout or --chunk$"):
-        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, seeds=1, replay=10_000_000, members=1000)
+    with pytest.raises(SettingsError, match=r"choose a smaller --depth, --hidden, --members, --batch, --rollout or --chunk$"):
+        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, depth=1000, seeds=1, replay=10_000_000, members=1000)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "changes"),
+    [
+        ("ersac-replay", "capacity", {"seeds": 4}),
+        ("ersac-replay-max", "capacity", {"seeds": 3, "members": 7}),
+        ("boot-dqn", "replay", {"seeds": 40}),
+        ("boot-dqn", "replay", {"seeds": 40, "members": 5}),  # of whose masks four fit into a number
+    ],
+)
+def test_as_much_is_kept_as_would_fit(monkeypatch, tmp_path, agent, name, changes):
+    """The refusal names the largest replay that fits: one more does not."""
+    pages = 8 * 2**30 // os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(os, "sysconf", lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name))
+    settings = api.make_settings(agent=agent, **{name: 10_000_000}, **changes)
+    words = rf"^--seeds \d+ at --depth 20 needs about [\d,]+ GB, and this machine has 9; --{name} \d+ would fit$"
+    with pytest.raises(SettingsError, match=words) as error:
+        api.train(agent=agent, out=tmp_path / "run", show=False, **{name: 10_000_000}, **changes)
+    fit = int(str(error.value).split(f"--{name} ")[1].split()[0])
+    config.refuse_if_too_large(config.override(settings, **{name: fit}))
+    with pytest.raises(SettingsError, match=f"--{name} {fit} would fit"):
+        config.refuse_if_too_large(config.override(settings, **{name: fit + 1}))
     assert not (tmp_path / "run").exists()

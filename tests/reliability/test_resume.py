@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 import ersac
-from ersac import api, checkpoint, cli, disk, exits
+from ersac import api, checkpoint, cli, config, disk, exits
 from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError, rollouts_per_chunk
 from ersac.loops import machine, on_device
 from ersac.study import keeper, records
 from ersac.study.recorder import Recorder
 
-CASES = [*((agent, "ensemble") for agent in PRESETS), ("ersac", "counts")]
+RARELY = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")  # each is another one with other numbers
+CASES = [*(pytest.param(agent, "preset", marks=[pytest.mark.slow] * (agent in RARELY)) for agent in PRESETS), ("ersac", "counts")]
 ARGV = [
     "--depth",
     "6",
@@ -43,11 +44,21 @@ def after(chunks: int):
     return lambda: next(asked, signal.SIGTERM)
 
 
+def small_replay(learner) -> dict[str, int]:
+    """The largest would take seconds to save. A ring of twelve rollouts is cut when it is not yet full, and when it overwrites."""
+    match learner:
+        case config.BootDQN():
+            return {"replay": 500}
+        case config.ActorCritic(feed=config.Replay()):
+            return {"capacity": 12, "batch": 2, "updates": 2}
+    return {}
+
+
 @pytest.mark.parametrize(("agent", "uncertainty"), CASES)
 def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertainty):
     """Stopped by a signal, and again, and by a budget that is raised: every array of the end is the same."""
     kind = {"agent": agent, "uncertainty": uncertainty} if uncertainty == "counts" else {"agent": agent}
-    kind |= {"replay": 500} if hasattr(PRESETS[agent], "replay") else {}  # the largest would take seconds to save
+    kind |= small_replay(PRESETS[agent])
     train(tmp_path / "whole", **kind)
     with pytest.raises(exits.Stopped) as stop:
         train(tmp_path / "cut", caught=after(2), **kind)

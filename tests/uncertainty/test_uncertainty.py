@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config
+from ersac import config, feeds
 from ersac.agents import actor_critic as ac
 from ersac.agents.make import make_optimisers, make_parts
 from ersac.envs.deep_sea import deep_sea
+from ersac.loops.learn import learn
 from ersac.rows import Store
 from ersac.types import Params, Trajectory
 
@@ -28,17 +29,16 @@ def agent(uncertainty, **changes):
     settings = config.check(config.override(settings, **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init(settings, parts, optimisers, 0.1, np.random.default_rng(0))
-    return Made(parts, optimisers.rows), learner, jax.jit(lambda learner, batch: ac.update(settings, parts, optimisers, learner, batch)[0])
+    agent = ac.actor_critic(settings, parts, optimisers, 0.1, ENV.n_actions)
+    taught = lambda learner, t: learn(agent, feeds.fresh(), learner, (), t, jax.random.key(0))[0]
+    return Made(parts, optimisers.rows), agent.init(np.random.default_rng(0)), jax.jit(taught)
 
 
 def trajectory(obs, action, reward=0.25, members=10) -> Trajectory:
     steps = len(action)
     full = lambda value: jnp.full(steps, value)
-    t = Trajectory(
-        jnp.asarray(obs), jnp.asarray(action), full(reward), full(1.0), full(1.0), full(np.log(0.5)), jnp.zeros((steps, members))
-    )
-    return jax.tree.map(lambda x: x[None], t)
+    noise = jnp.zeros((steps, members))
+    return Trajectory(jnp.asarray(obs), jnp.asarray(action), full(reward), full(1.0), full(1.0), full(np.log(0.5)), noise)
 
 
 def sigma2(made, learner, obs, action):
@@ -80,22 +80,22 @@ def test_members_come_to_agree_though_their_trained_parts_never_do():
 def test_the_prior_meets_no_optimiser():
     _, learner, update = agent(config.Ensemble())
     after = update(learner, trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int)))
-    np.testing.assert_array_equal(learner.memory, after.memory)
-    assert not any(
-        leaf.shape == learner.memory.shape and np.array_equal(leaf, learner.memory)
-        for leaf in jax.tree.leaves((learner.params, learner.opt))
-    )
+    prior = learner.memory.prior
+    np.testing.assert_array_equal(prior, after.memory.prior)
+    assert not any(leaf.shape == prior.shape and np.array_equal(leaf, prior) for leaf in jax.tree.leaves((learner.params, learner.opt)))
 
 
 def test_stored_noise_is_in_the_targets():
-    made, learner, update = agent(config.Ensemble(reward_rate=1.0, noise_variance=0.1), learning_rate=0.0)
-    noise = np.random.default_rng(0).normal(size=(1, STEPS, 10))
-    batch = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(noise=jnp.asarray(noise, jnp.float32))
-    learner = update(learner, batch)
-    np.testing.assert_allclose(sigma2(made, learner, np.arange(STEPS), np.zeros(STEPS, int)), noise[0].var(axis=-1), rtol=1e-4)
+    """In the share that one visit has against a prior: p^2 / (p^2 + rho)."""
+    made, learner, update = agent(config.Ensemble(reward_rate=1.0, prior_scale=0.3, noise_variance=0.1), learning_rate=0.0)
+    noise, share = np.random.default_rng(0).normal(size=(STEPS, 10)), 0.09 / (0.09 + 0.1)
+    t = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(noise=jnp.asarray(noise, jnp.float32))
+    prior = np.asarray(learner.memory.prior)[:STEPS].reshape(STEPS, 10, 2)[..., 0]
+    wanted = np.var((1 - share) * prior + share * noise, axis=-1)
+    np.testing.assert_allclose(sigma2(made, update(learner, t), np.arange(STEPS), np.zeros(STEPS, int)), wanted, rtol=1e-4)
 
 
-@pytest.mark.parametrize("uncertainty", [config.Ensemble(), config.Counts()])
+@pytest.mark.parametrize("uncertainty", [config.Ensemble(), config.Posterior(), config.Counts()])
 def test_sigma2_has_no_gradient(uncertainty):
     made, learner, _ = agent(uncertainty)
     obs, action = jnp.arange(STEPS), jnp.zeros(STEPS, jnp.int32)
@@ -112,7 +112,7 @@ def test_sigma2_has_no_gradient(uncertainty):
 def test_counts_count_what_was_not_masked():
     made, learner, update = agent(config.Counts(sigma_scale=0.5))
     obs, action = np.array([3, 3, 3, 3, 1, 2, 2, 2, 0]), np.array([0, 0, 0, 1, 0, 1, 1, 1])
-    batch = trajectory(obs, action, members=0)
-    learner = update(learner, batch._replace(mask=batch.mask.at[0, 0].set(0.0)))
+    t = trajectory(obs, action, members=0)
+    learner = update(learner, t._replace(mask=t.mask.at[0].set(0.0)))
     np.testing.assert_array_equal(np.asarray(learner.memory)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]], [2, 1, 1, 3])
     np.testing.assert_allclose(sigma2(made, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1]))

@@ -8,9 +8,11 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import game, nets, returns
+from ersac import game, nets
+from ersac.agents import critics
 from ersac.agents.base import Agent
-from ersac.config import ActorCritic, Counts, Ensemble
+from ersac.agents.critics import Critic
+from ersac.config import ActorCritic, Counts, Ensemble, Posterior
 from ersac.risk import Risk
 from ersac.rows import Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
@@ -25,6 +27,7 @@ class Parts(NamedTuple):
     value: nets.Head
     uncertainty: Uncertainty
     risk: Risk
+    critic: Critic
 
 
 class Optimisers(NamedTuple):
@@ -32,6 +35,7 @@ class Optimisers(NamedTuple):
 
     dense: optax.GradientTransformation
     log_tau: optax.GradientTransformation
+    tau_least: float | Array
     rows: Store
 
 
@@ -43,54 +47,49 @@ def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
 
 def log_prob(logits: Array, action: Array) -> Array:
     """log pi(a | s) [...] of logits [..., A]."""
-    return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], axis=-1)[..., 0]
+    return critics.at(jax.nn.log_softmax(logits), action)
 
 
 def loss(
     settings: ActorCritic, parts: Parts, params: Params, log_tau: Array, memory: Tree, t: Trajectory
 ) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-    """What one trajectory asks of both players [a-kac], with the sign of e-pol-grad. `params.rows`: those of t.obs, [T+1, ...].
+    """What one trajectory asks of both players [a-kac]. `params.rows`: those of t.obs, [T+1, ...].
 
-    Returns the loss, the trajectory's priority and metrics. The policy and tau play the first term with opposite signs; the
+    Returns the loss, the trajectory's priority and metrics. The policy and tau play the payoff with opposite signs; the
     critic and the reward heads have a term each. Every head learns its own term as it is; how hard a term pulls on the layers
     that they share is its weight.
     """
     dense, looked_up = params
     tau = jnp.exp(log_tau)
-    before = jax.tree.map(lambda x: x[:-1], looked_up)  # the rows of s_1 ... s_T
     weight = parts.risk.weight(tau)
     unit = stop_gradient(weight)  # advantages count in units of the entropy weight: logits are K / tau
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
-    log_pi = jax.nn.log_softmax(parts.policy.apply(dense["policy"], before["policy"], features[:-1]))  # [T, A]
-    log_pi_a = jnp.take_along_axis(log_pi, t.action[:, None], axis=-1)[:, 0]  # [T]
+    logits = parts.policy.apply(dense["policy"], looked_up["policy"], features)  # [T+1, A]
     critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(unit))
-    j = parts.value.apply(dense["value"], looked_up["value"], critic_features)[:, 0]  # [T+1]   J(s)
-    entropy = game.entropy(log_pi)  # [T]
+    told = parts.value.apply(dense["value"], looked_up["value"], critic_features)  # [T+1, n]
 
     # uncertainties
-    heads = Params(dense["uncertainty"], before["uncertainty"])
+    every = Params(dense["uncertainty"], looked_up["uncertainty"])
+    taken = Params(every.dense, jax.tree.map(lambda x: x[:-1], every.rows))  # the rows of s_1 ... s_T
     reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
-    sigma2 = parts.uncertainty.sigma2(heads, memory, t.obs[:-1], reward_features, t.action)  # [T]
-    bonus = parts.risk.bonus(sigma2, tau)
+    sigma2 = parts.uncertainty.sigma2(taken, memory, t.obs[:-1], reward_features, t.action)  # [T]
+    of_action = lambda a: parts.uncertainty.sigma2(every, memory, t.obs, features, jnp.full(t.obs.shape[:1], a))
+    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(logits.shape[-1]))  # [T+1, A]
 
-    # targets
-    rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]   V-trace's clipped ratio; 0 is a mask
-    r_tau = stop_gradient(game.optimistic_reward(t.reward, bonus))
-    entropy_bonus = stop_gradient(-weight * log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
-    baseline = stop_gradient(j)
-    target = returns.targets(baseline, r_tau, entropy_bonus, settings.gamma * t.discount, rho, settings.lam)
-    limit = settings.advantage_limit * unit
-    advantage = rho * jnp.clip(target.action_value - baseline[:-1], -limit, limit)
-
-    # losses
+    # both players, the critic, the reward heads
+    log_pi = jax.nn.log_softmax(logits[:-1])
+    rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(critics.at(log_pi, t.action) - t.log_mu)))  # [T]
+    view = critics.View(t, logits, told, parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau), weight, rho)
+    judged = parts.critic.judge(settings, view)
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
-    payoff = mean(game.payoff(log_pi_a, advantage, bonus, weight, entropy)) / unit
-    critic = mean(0.5 * jnp.square(j[:-1] - (baseline[:-1] + target.error)))
-    reward = mean(parts.uncertainty.loss(heads, memory, t.obs[:-1], reward_features, t))
-    metrics = {"tau": tau, "entropy": mean(entropy), "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
-    return -payoff + critic + reward, (mean(jnp.abs(target.error)), metrics)
+    payoff = mean(judged.payoff) / unit
+    critic = mean(0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
+    reward = mean(parts.uncertainty.loss(taken, memory, t.obs[:-1], reward_features, t))
+    entropy = mean(game.entropy(log_pi))
+    metrics = {"tau": tau, "entropy": entropy, "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
+    return -payoff + critic + reward, (mean(jnp.abs(judged.error)), metrics)
 
 
 def update(
@@ -111,10 +110,10 @@ def update(
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
     dense = optax.apply_updates(params.dense, step)
     step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])  # the two players differ by this one sign
+    log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_least))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
-    memory = parts.uncertainty.observe(memory, batch)
-    learner = Learner(Params(dense, tables), log_tau + step, memory, {"dense": dense_opt, "log_tau": tau_opt, "time": time})
+    learner = Learner(Params(dense, tables), log_tau, memory, {"dense": dense_opt, "log_tau": tau_opt, "time": time})
     return learner, priority, jax.tree.map(jnp.mean, metrics)
 
 
@@ -133,9 +132,9 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
-def reward_noise(uncertainty: Ensemble | Counts, length: int, key: Key) -> Array:
+def reward_noise(uncertainty: Ensemble | Posterior | Counts, length: int, key: Key) -> Array:
     """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
-    if not isinstance(uncertainty, Ensemble):
+    if isinstance(uncertainty, Counts):
         return jnp.zeros((length, 0))
     if uncertainty.noise_variance is None:
         return jnp.zeros((length, uncertainty.members))
@@ -165,6 +164,7 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         chance=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
         act=act,
         log_mu=log_prob,
+        observe=lambda learner, t: learner._replace(memory=parts.uncertainty.observe(learner.memory, t)),
         noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
         update=lambda learner, batch: update(settings, parts, optimisers, learner, batch),
         sigma2=sigma2,

@@ -17,5 +17,6 @@ class Agent(NamedTuple):
     ]  # learner, kept, obs, one step's chance -> (action, what log_mu asks for)
     log_mu: Callable[[Tree, Array], Array]  # what act told, [T, ...], and actions [T] -> behaviour log-probabilities [T]: all steps at once
     noise: Callable[[Key, int], Tree]  # key, T -> what goes with each of T steps to the learner [T, ...], drawn before the first of them
+    observe: Callable[[Learner, Trajectory], Learner]  # a rollout, once, when it has been acted: what is counted and not learned
     update: Callable[[Learner, Trajectory], tuple[Learner, Array, dict[str, Array]]]  # batch [B, ...] -> (learner, priority [B], metrics)
     sigma2: Callable[[Learner, Array, Array], Array]  # learner, obs, action -> epistemic variance, for maps and pictures

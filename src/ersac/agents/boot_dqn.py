@@ -257,6 +257,7 @@ def boot_dqn(settings: BootDQN, net: Net, rule: Rule, store: Store) -> Agent:
         act=act,
         noise=lambda key, length: drawn_noise(settings, key, length),
         log_mu=lambda q, action: -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1)),  # infinite where q is not a number
+        observe=lambda learner, t: learner,
         update=lambda learner, batch: update(settings, net, rule, store, learner, batch),
         sigma2=lambda learner, obs, action: jnp.var(every(learner, obs)[:, action]),
     )

@@ -3,14 +3,30 @@
 import dataclasses
 
 from ersac import config
-from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, Optimist, Seeking
+from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, Optimist, Posterior, Replay, Seeking
 
-AUXILIARY = Ensemble(shared=True)  # the baselines have the reward heads as the paper has them: a task that trains the shared layers
+# The baselines have the reward heads as the paper has them, a task that trains the shared layers, and are tuned with this prior.
+AUXILIARY = Ensemble(shared=True, prior_scale=0.1)
+
+# Two batches of sixteen after each rollout, one of the 32 fresh.
+REPLAYED = ActorCritic(
+    risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
+    uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
+    feed=Replay(),
+    every_action=True,
+    rollout=20,
+    lam=0.95,
+    policy_rate=0.6,
+    value_rate=0.4,
+)
 
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": ActorCritic(risk=Seeking()),
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),
+    "ersac-replay": REPLAYED,
+    "ersac-replay-max": dataclasses.replace(REPLAYED, uncertainty=Posterior(), feed=Replay(updates=4)),
+    "vanilla-replay": ActorCritic(risk=Neutral(alpha=0.02), uncertainty=AUXILIARY, feed=Replay()),
     "boot-dqn": BootDQN(),
     "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
 }

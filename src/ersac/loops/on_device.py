@@ -15,17 +15,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ersac import config
 from ersac.agents.base import Agent
-from ersac.agents.make import make_agent
+from ersac.agents.make import make_agent, make_feed
 from ersac.checkpoint import flatten, is_key
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
 from ersac.exits import NonFinite
 from ersac.loops import guard, machine
+from ersac.loops.learn import learn
 from ersac.loops.machine import MESH_AXIS
 from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
 from ersac.types import Array, Key, Learner, Tree
 
-START = 2**31 - 1  # the rollout number that stands for 'before the first': no run gets that far
+START, FEED = 2**31 - 1, 2**31 - 2  # rollout numbers that no run reaches: for what comes before the first, and for the feed's draws
 MAP_BATCH = 4096  # states evaluated at once for a map: bounds its memory at any depth
 
 
@@ -33,6 +34,7 @@ class Carry(NamedTuple):
     """Everything that influences the future of one seed."""
 
     learner: Learner
+    food: Tree  # what the feed keeps
     actor: Actor
     episode_return: Array  # []   of the episode under way
     visits: Array  # [n_states] int32
@@ -79,20 +81,24 @@ Brought = tuple[Carry, tuple[Episodes, Metrics, Metrics]]  # carry, then of ever
 
 
 def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brought:
-    """A fixed number of rollouts of one seed, each followed by an update."""
+    """A fixed number of rollouts of one seed, each of which is learned from."""
     env, agent = build(settings)
+    feed = make_feed(settings.learner)
 
-    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, Metrics, Metrics]]:
+    def body(carry: Carry, drawn: tuple[Dice, Key]) -> tuple[Carry, tuple[Facts, Metrics, Metrics]]:
+        dice, key_feed = drawn
         actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
-        learner, _, metrics = agent.update(carry.learner, jax.tree.map(lambda x: x[None], trajectory))
+        learner, food, metrics = learn(agent, feed, carry.learner, carry.food, trajectory, key_feed)
         visits = carry.visits.at[trajectory.obs[:-1]].add(1)
-        carry = carry._replace(learner=learner, actor=actor, visits=visits, rollouts=carry.rollouts + 1)
+        carry = carry._replace(learner=learner, food=food, actor=actor, visits=visits, rollouts=carry.rollouts + 1)
         return carry, (facts, metrics, guard.watch(trajectory, learner))
 
     # What can be done for the whole chunk at once is far cheaper than in each rollout or step: draws, which have an address each
     # all the same, and returns.
-    addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings)))
-    carry, (facts, metrics, seen) = jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner, agent))(addresses))
+    numbers = carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings))
+    addressed = lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    dice = jax.vmap(partial(throw, settings.learner, agent))(addressed(key))
+    carry, (facts, metrics, seen) = jax.lax.scan(body, carry, (dice, addressed(jax.random.fold_in(key, FEED))))
     under_way, returns = episode_returns(carry.episode_return, facts.reward, facts.ended)
     return carry._replace(episode_return=under_way), (Episodes(facts.ended, facts.goal, returns), metrics, seen)
 
@@ -123,12 +129,14 @@ def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: 
 
 
 @partial(jax.jit, static_argnums=0)
-def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -> tuple[Key, Actor]:
+def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -> tuple[Key, Tree, Actor]:
     env, agent = build(static)
 
-    def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Actor]:
+    def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Tree, Actor]:
         key = jax.random.key(seed)
-        return key, begin(env, agent, world, learner, jax.random.fold_in(key, START))
+        actor = begin(env, agent, world, learner, jax.random.fold_in(key, START))
+        example = jax.eval_shape(lambda: rollout(env, agent, world, learner, actor, throw(static.learner, agent, key))[1])
+        return key, make_feed(static.learner).init(example), actor
 
     return jax.vmap(one)(seeds, worlds, learner)
 
@@ -199,10 +207,10 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
     worlds = shared_out(stacked(lambda run: build(run)[0].world(run.run.seed), runs))
     learner = shared_out(stacked(lambda run: build(run)[1].init(np.random.default_rng(run.run.seed)), runs))
     seeds = np.asarray([run.run.seed for run in runs], np.uint32)
-    keys, actor = _start(program_of(settings), shared_out(seeds), worlds, learner)
+    keys, food, actor = _start(program_of(settings), shared_out(seeds), worlds, learner)
     n_states = build(settings)[0].n_states
     counts = shared_out((np.zeros(len(runs), np.float32), np.zeros((len(runs), n_states), np.int32), np.zeros(len(runs), np.int32)))
-    keys, carry = shared_out((keys, Carry(learner, actor, *counts)))
+    keys, carry = shared_out((keys, Carry(learner, food, actor, *counts)))
     numbers = shared_out({name: np.asarray([config.floats(run)[name] for run in runs], np.float32) for name in config.floats(settings)})
     step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))
     return Program(settings, asked_for, worlds, keys, carry, partial(step, numbers), time.perf_counter() - began)

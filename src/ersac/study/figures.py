@@ -105,6 +105,13 @@ def solve_times(axes: Axes, runs: Sequence[Run]) -> Numbers:
     return told
 
 
+def solve_times_even(axes: Axes, runs: Sequence[Run]) -> Numbers:
+    """The same on even scales."""
+    told = solve_times(axes, runs)
+    axes.set(xscale="linear", yscale="linear")
+    return told
+
+
 def power_law(axes: Axes, runs: Sequence[Run]) -> Numbers:
     """Solve times of the first line with the power of depth that fits their medians, and its interval."""
     name, line = next(iter(lines_of(runs).items()))
@@ -194,6 +201,11 @@ FIGURES: dict[str, Spec] = {
     "f-robustness_rollout": Spec(("robustness-rollout",), "Steps between updates", share_solved),
     "f-robustness_tau": Spec(("robustness-tau",), "tau learned and tau fixed", share_solved),
     "f-depth_250": Spec(("depth-250",), "Depth 250", goal_share),
+    "f-replay_v_no_replay": Spec(("replay",), "With replay and without", solve_times),
+    "f-replay_v_no_replay_not_log": Spec(("replay",), "With replay and without", solve_times_even),
+    "f-depth_100_kimpala_100_seeds": Spec(("replay-100",), "Depth 100: reaching the goal, and staying there", goal_share),
+    "f-replay_noise_v_no_noise": Spec(("replay-noise",), "Noise that is stored with each step, and none", share_solved),
+    "f-solve_time_v_depth_kimpala": Spec(("replay",), "ERSAC + replay's solve time against depth", power_law),
 }
 
 

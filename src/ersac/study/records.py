@@ -161,7 +161,7 @@ def fingerprint() -> dict[str, Any]:
         "system": platform.system(),
         "visible_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 
 

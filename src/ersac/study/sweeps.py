@@ -4,6 +4,7 @@ A scale changes depths, seeds and episodes, never another setting: `smoke` takes
 paper's numbers. What is reported uses seeds from 1000; what is tuned, seeds below 100.
 """
 
+import random
 from typing import Any, NamedTuple
 
 from ersac.agents.presets import PRESETS, preset
@@ -86,7 +87,27 @@ VANILLA = line("vanilla", "vanilla", deepest=30)
 OPTIMISM = line("optimism", "optimism", deepest=100)
 BOOT_DQN = line("boot-dqn", "boot-dqn", deepest=60)
 BOOT_DQN_LARGE = line("boot-dqn-large", "boot-dqn-large", deepest=60)
+REPLAY = line("ersac-replay", "ersac-replay")
+REPLAY_MAX = line("ersac-replay-max", "ersac-replay-max")
 COUNTS = Line("ersac-counts", "ersac", preset("ersac", "counts"))
+
+SEARCHED_IN: dict[str, tuple[float, float]] = {  # drawn between these, evenly in the logarithm
+    "policy_rate": (0.02, 0.2),
+    "value_rate": (0.05, 0.5),
+    "reward_rate": (0.02, 0.2),
+    "tau_learning_rate": (0.01, 0.1),
+    "learning_rate": (1e-4, 2e-3),
+    "value_weight": (0.05, 1.0),
+}
+
+
+def candidates(count: int) -> tuple[Line, ...]:
+    """ERSAC with settings drawn at random: always the same ones."""
+    rng = random.Random(0)
+    draw = lambda low, high: float(f"{low * (high / low) ** rng.random():.3g}")
+    drawn = lambda: {"lam": rng.choice((0.6, 0.8, 0.9, 0.95))} | {name: draw(*span) for name, span in SEARCHED_IN.items()}
+    return tuple(line(f"candidate-{n}", "ersac", None, **drawn()) for n in range(count))
+
 
 SEARCHED = sizes(Size((10,), 2, 2_000), Size((20, 40), 4, 20_000), Size((20, 30, 40), 16, 100_000))
 ROBUSTNESS = sizes(Size((10, 15), 3, 3_000), Size((20, 40), 5, 20_000), Size((10, 20, 30, 40, 50), 5, 100_000))
@@ -113,6 +134,36 @@ SWEEPS: dict[str, Sweep] = {
         (line("ersac-far", "ersac", gamma=0.999, lam=0.95),),
         sizes(Size((25,), 2, 5_000), Size((250,), 10, 1_000_000), Size((250,), 100, 1_000_000)),
     ),
+    "replay": Sweep(
+        "episodes until solved against depth, with what is remembered and without",
+        (REPLAY, ERSAC, REPLAY_MAX),
+        sizes(Size((5, 10, 15), 2, 1_500), Size((10, 20, 30, 40, 50), 5, 10_000), Size((*range(10, 101, 10), 125, 151), 5, 100_000)),
+    ),
+    "replay-100": Sweep(
+        "depth 100: when the goal is first reached, and how soon every episode reaches it",
+        (REPLAY, ERSAC, REPLAY_MAX),
+        sizes(Size((12,), 4, 1_500), Size((100,), 20, 40_000), Size((100,), 100, 100_000)),
+    ),
+    "replay-noise": Sweep(
+        "noise that is stored with each step, and none: what keeps sigma from being replayed away",
+        tuple(line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance) for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)),
+        sizes(Size((5, 10), 2, 1_000), Size((20, 40), 5, 4_000), Size((10, 20, 30, 40, 50), 10, 20_000)),
+    ),
+    "replay-ablation": Sweep(
+        "what each ingredient of ersac-replay-max buys",
+        (
+            REPLAY_MAX,
+            line("sampled-critic", "ersac-replay-max", every_action=False),
+            line("trained-ensemble", "ersac-replay", updates=4),
+            line("one-update", "ersac-replay-max", updates=1),
+            line("sixteen-updates", "ersac-replay-max", updates=16),
+            line("rollout-50", "ersac-replay-max", rollout=50),
+            line("no-priorities", "ersac-replay-max", priority_exponent=0.0),
+            line("newest-only", "ersac-replay-max", offline_fraction=0.0),
+            line("rows-only", "ersac-replay-max", learning_rate=0.0),
+        ),
+        sizes(Size((10,), 2, 500), Size((20, 40), 5, 2_000), Size((20, 40, 50, 100), 10, 10_000)),
+    ),
     "robustness-lambda": Sweep(
         "TD(lambda) from one step to the whole episode",
         tuple(line(f"lambda-{lam}", "ersac", lam=lam) for lam in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
@@ -136,6 +187,12 @@ SWEEPS: dict[str, Sweep] = {
         "DeepSea whose right moves slip",
         tuple(each._replace(name=f"{each.name}-stochastic", stochastic=True) for each in (ERSAC, OPTIMISM, VANILLA)),
         sizes(Size((5, 10), 2, 3_000), Size((10, 20, 30), 5, 30_000), Size((10, 20, 30, 40, 50), 5, 100_000)),
+    ),
+    "search": Sweep(
+        "ERSAC's own settings, drawn at random, on seeds that are never reported",
+        (ERSAC, *candidates(31)),
+        sizes(Size((8,), 1, 1_000), Size((60,), 4, 20_000), Size((60, 100), 4, 60_000)),
+        first_seed=TUNED,
     ),
     "baselines": Sweep(
         "a fair chance for each baseline: its entropy weight and its bonus, searched on seeds that are never reported",

@@ -1,5 +1,8 @@
 """An ensemble of K reward heads with randomised priors (Osband et al. 2018): the paper's source of sigma."""
 
+from typing import NamedTuple
+
+import numpy as np
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
@@ -8,8 +11,21 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
+class Memory(NamedTuple):
+    """What no optimiser sees."""
+
+    prior: Tree  # [S, K A]
+    visits: Tree  # [S, A]   real ones, however often they are replayed; nothing where there is no noise to be averaged
+
+
 def reward_ensemble(
-    head: nets.Head, n_states: int, n_actions: int, members: int, prior_scale: float, sigma_scale: float | Array
+    head: nets.Head,
+    n_states: int,
+    n_actions: int,
+    members: int,
+    prior_scale: float,
+    noise_variance: float | Array | None,
+    sigma_scale: float | Array,
 ) -> Uncertainty:
     """Members that come to agree where they are trained, and keep to their priors where they are not.
 
@@ -18,20 +34,40 @@ def reward_ensemble(
     """
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        return head.init(rng), nets.normal(rng, (n_states, members * n_actions), prior_scale)
+        prior = nets.normal(rng, (n_states, members * n_actions), prior_scale)
+        return head.init(rng), Memory(prior, () if noise_variance is None else np.zeros((n_states, n_actions), np.float32))
 
-    def predict(params: Params, prior: Tree, obs: Array, features: Array, action: Array) -> Array:
-        """Predicted rewards [..., K] of the action: the only place where the trained part and the prior meet."""
-        every = head.apply(params.dense, params.rows, features) + stop_gradient(prior[obs])  # [..., K A]
+    def of_action(every: Array, action: Array) -> Array:
         every = every.reshape(*action.shape, members, n_actions)
-        return jnp.take_along_axis(every, action[..., None, None], axis=-1)[..., 0]
+        return jnp.take_along_axis(every, action[..., None, None], axis=-1)[..., 0]  # [..., K]
 
-    def sigma2(params: Params, prior: Tree, obs: Array, features: Array, action: Array) -> Array:
-        return stop_gradient(sigma_scale**2 * jnp.var(predict(params, prior, obs, features, action), axis=-1))
+    def predict(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
+        """Predicted rewards [..., K] of the action: the only place where the trained part and the prior meet."""
+        return of_action(head.apply(params.dense, params.rows, features) + stop_gradient(memory.prior[obs]), action)
 
-    def loss(params: Params, prior: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
+    def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
+        return stop_gradient(sigma_scale**2 * jnp.var(predict(params, memory, obs, features, action), axis=-1))
+
+    def loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         """Half the sum over members of squared errors: a member's pace does not depend on how many there are."""
         target = t.reward[:, None] + t.noise  # [T, K]
-        return 0.5 * jnp.sum(jnp.square(predict(params, prior, obs, features, t.action) - target), axis=-1)
+        if noise_variance is not None:
+            prior = of_action(memory.prior[obs], t.action)
+            target = prior + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (target - prior)
+        return 0.5 * jnp.sum(jnp.square(predict(params, memory, obs, features, t.action) - target), axis=-1)
 
-    return Uncertainty(init, sigma2, loss, lambda prior, t: prior, head.rows)
+    def kept(noise_variance: float | Array, visits: Array) -> Array:
+        """The share of a target that n visits outweigh the prior with: n / (n + rho / p^2).
+
+        Targets r + zeta alone would be averaged to a variance rho / n, as if there were no prior. Shrunk like this their average is a
+        sample of the posterior, whose variance is 1 / (1 / p^2 + n / rho), at whatever pace it is approached.
+        """
+        known = prior_scale**2 * visits
+        return known / jnp.maximum(known + noise_variance, nets.TINY)
+
+    def observe(memory: Tree, t: Trajectory) -> Tree:
+        if noise_variance is None:
+            return memory
+        return memory._replace(visits=memory.visits.at[t.obs[..., :-1], t.action].add(t.mask.astype(memory.visits.dtype)))
+
+    return Uncertainty(init, sigma2, loss, observe, head.rows)

@@ -1,0 +1,98 @@
+"""Two ways to estimate K [e-kpi] on a trajectory and to play the policy's side of the game with it, as values.
+
+| critic  | its head tells     | K is known of              | the policy climbs by                   | agents                             |
+|---------|--------------------|----------------------------|----------------------------------------|------------------------------------|
+| sampled | J(s)               | the action taken           | the sampled gradient of Algorithm 1    | those on-policy, `vanilla-replay`  |
+| every   | K(s, .) less bonus | every action, tried or not | the natural gradient, over all of them | `ersac-replay`, `ersac-replay-max` |
+
+Both play one payoff, `game.payoff`. The first sees an action's bonus only when the action is taken, so sigma has to outlast the visits
+that the policy needs to follow it. The second knows the bonus of what it has never done, and goes there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax import numpy as jnp
+from jax.lax import stop_gradient
+
+from ersac import game, returns
+from ersac.config import ActorCritic
+from ersac.types import Array, Trajectory
+
+
+class View(NamedTuple):
+    """A trajectory as the learner sees it now. A is the number of actions."""
+
+    t: Trajectory
+    logits: Array  # [T+1, A]
+    told: Array  # [T+1, n]    what the critic's head says
+    bonus: Array  # [T]        of the action taken
+    bonuses: Array  # [T+1, A] of every action
+    weight: Array  # []        of the entropy
+    rho: Array  # [T]          V-trace's clipped ratio, no gradient; 0 is a mask
+
+
+class Judged(NamedTuple):
+    """What both players and the critic are told by a trajectory; of each step [T]."""
+
+    payoff: Array  # the policy ascends it, tau descends it
+    told: Array  # what the critic said
+    error: Array  # its target less what it said, no gradient
+
+
+class Critic(NamedTuple):
+    """How many numbers a critic's head tells of a state with so many actions, and what it makes of a trajectory."""
+
+    outputs: Callable[[int], int]
+    judge: Callable[[ActorCritic, View], Judged]
+
+
+def at(of_actions: Array, action: Array) -> Array:
+    """What the actions [...] have of what all have [..., A]."""
+    return jnp.take_along_axis(of_actions, action[..., None], axis=-1)[..., 0]
+
+
+def judge_sampled(settings: ActorCritic, v: View) -> Judged:
+    """K of the action taken, by V-trace from J; the policy climbs the payoff itself [a-kac], with the sign of e-pol-grad."""
+    log_pi = jax.nn.log_softmax(v.logits[:-1])  # [T, A]
+    log_pi_a, entropy = at(log_pi, v.t.action), game.entropy(log_pi)
+    j = v.told[:, 0]  # [T+1]   J(s)
+    unit = stop_gradient(v.weight)
+    r_tau = stop_gradient(game.optimistic_reward(v.t.reward, v.bonus))
+    entropy_bonus = stop_gradient(-v.weight * log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
+    baseline = stop_gradient(j)
+    target = returns.targets(baseline, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
+    limit = settings.advantage_limit * unit
+    advantage = jnp.clip(target.action_value - baseline[:-1], -limit, limit)
+    payoff = v.rho * game.payoff(log_pi_a, advantage, v.bonus, v.weight, entropy)
+    return Judged(payoff, j[:-1], target.error)
+
+
+def judge_every(settings: ActorCritic, v: View) -> Judged:
+    """K of every action: the head's K less bonus, and today's bonus. What was never tried has its bonus and an unknown rest of nothing."""
+    log_pi = jax.nn.log_softmax(v.logits)  # [T+1, A]
+    pi, entropy = stop_gradient(jnp.exp(log_pi)), stop_gradient(game.entropy(log_pi))
+    k = stop_gradient(v.bonuses + v.told)  # [T+1, A]
+    j = jnp.sum(pi * k, axis=-1) + stop_gradient(v.weight) * entropy  # [T+1]
+    told = at(v.told[:-1], v.t.action)  # [T]
+    error = returns.retrace_errors(stop_gradient(told), j, v.t.reward, settings.gamma * v.t.discount, v.rho, settings.lam)
+    climb = natural_gradient(k, log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
+    steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
+    payoff = v.rho * (jnp.sum(pi * v.bonuses, axis=-1) + v.weight * entropy)[:-1]  # the mean over actions of game.payoff
+    return Judged(payoff + stop_gradient(v.weight) * steered[:-1], told, error)
+
+
+def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Array) -> Array:
+    """The direction `K / weight - log pi` [..., A] in which logits climb the payoff under the policy's own metric (Kakade 2001).
+
+    It vanishes at the Boltzmann policy [e-kpi], and is as long where an action is all but given up: the plain gradient is not, which
+    shrinks with the probability. An action's K counts down to `limit` weights below the best.
+    """
+    solution = jax.nn.log_softmax(jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit))
+    climb = solution - log_pi
+    return stop_gradient(climb - jnp.mean(climb, axis=-1, keepdims=True))
+
+
+SAMPLED = Critic(lambda n_actions: 1, judge_sampled)
+EVERY = Critic(lambda n_actions: n_actions, judge_every)

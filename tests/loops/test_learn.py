@@ -1,0 +1,148 @@
+"""What a learner does with a rollout: nothing but its update where each is eaten once, and corrected for its age where it is replayed."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from ersac import config, feeds
+from ersac.agents import actor_critic as ac
+from ersac.agents.make import make_agent, make_feed, make_optimisers, make_parts
+from ersac.envs.deep_sea import deep_sea
+from ersac.feeds import LEAST
+from ersac.loops.learn import learn
+from ersac.loops.rollout import Actor, begin, rollout, throw
+from ersac.types import Learner, Params, Trajectory, Tree
+
+ENV = deep_sea(4)
+WORLD = jnp.asarray(ENV.world(0))
+KEPT = config.Replay(capacity=4, batch=1, updates=1, priority_exponent=0.0)  # one as likely as another
+FRESH = config.ActorCritic(uncertainty=config.Ensemble(members=3, noise_variance=0.01), rollout=5, hidden=(4,), policy_rate=3.0)
+REPLAY = config.replace_at(FRESH, ("feed",), KEPT)
+
+
+class State(NamedTuple):
+    learner: Learner
+    food: Tree
+    actor: Actor
+
+
+@jax.jit
+def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
+    agent = make_agent(FRESH, ENV)
+    return rollout(ENV, agent, WORLD, learner, actor, throw(FRESH, agent, key))[:2]
+
+
+@partial(jax.jit, static_argnums=0)
+def learned(static: config.ActorCritic, numbers: dict, learner: Learner, food: Tree, newest: Trajectory, key):
+    settings = config.override(static, **numbers)
+    return learn(make_agent(settings, ENV), make_feed(settings), learner, food, newest, key)
+
+
+def step(static: config.ActorCritic, numbers: dict, state: State, key) -> tuple[State, Trajectory]:
+    """Act a rollout and learn."""
+    actor, newest = act(state.learner, state.actor, key)
+    learner, food, _ = learned(static, numbers, state.learner, state.food, newest, key)
+    return State(learner, food, actor), newest
+
+
+def start(settings: config.ActorCritic) -> State:
+    """In double precision."""
+    learner = make_agent(settings, ENV).init(np.random.default_rng(0))
+    double = lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x
+    learner = jax.tree.map(double, learner)
+    actor = begin(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
+    return State(learner, make_feed(settings).init(jax.eval_shape(act, learner, actor, jax.random.key(0))[1]), actor)
+
+
+def test_what_is_eaten_once_is_observed_and_learned_from(float64):
+    learner, food, actor = start(FRESH)
+    _, t = act(learner, actor, jax.random.key(0))
+    ours, food, metrics = learned(FRESH, {"lam": 0.8}, learner, food, t, jax.random.key(1))
+
+    @jax.jit
+    def updated(lam, learner, t):
+        agent = make_agent(config.override(FRESH, lam=lam), ENV)
+        return agent.update(agent.observe(learner, t), jax.tree.map(lambda x: x[None], t))
+
+    theirs, _, told = updated(0.8, learner, t)
+    assert food == ()
+    assert ours.memory.visits.sum() == 5
+    jax.tree.map(np.testing.assert_array_equal, (ours, metrics), (theirs, told))
+
+
+@pytest.mark.parametrize("lam", [1.0, 0.8])
+def test_replaying_only_the_newest_is_learning_on_policy(float64, lam):
+    kept, fresh = start(REPLAY), start(FRESH)
+    for number in range(6):
+        key = jax.random.key(number)
+        kept, newest = step(REPLAY, {"lam": lam, "offline_fraction": 0.0}, kept, key)
+        fresh, same = step(FRESH, {"lam": lam}, fresh, key)
+        np.testing.assert_array_equal(newest.action, same.action)
+        for a, b in zip(jax.tree.leaves(kept.learner), jax.tree.leaves(fresh.learner), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+    assert kept.food.pushed == 6
+
+
+def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory) -> tuple[float, np.ndarray]:
+    """The mean absolute V-trace error of a trajectory [Espeholt et al. 2018, eq. 1] under the policy now, and its ratios."""
+    parts = make_parts(settings, ENV)
+    rows = make_optimisers(settings, parts, 0.0).rows.look_up(learner.params.rows, t.obs)
+    dense, tau = learner.params.dense, np.exp(float(learner.log_tau))
+    features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)
+    logits = np.asarray(ac.policy_logits(parts, Params(dense, rows), t.obs))[:-1]
+    j = np.asarray(parts.value.apply(dense["value"], rows["value"], features))[:, 0]
+    heads = Params(dense["uncertainty"], jax.tree.map(lambda x: x[:-1], rows["uncertainty"]))
+    sigma2 = np.asarray(parts.uncertainty.sigma2(heads, learner.memory, t.obs[:-1], features[:-1], t.action))
+    pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    pi_a = pi[np.arange(len(pi)), np.asarray(t.action)]
+    rho = np.minimum(1, pi_a / np.exp(np.asarray(t.log_mu)))
+    reward = np.asarray(t.reward) + sigma2 / (2 * tau) - tau * np.log(pi_a)
+    discount = settings.gamma * np.asarray(t.discount)
+    delta = rho * (reward + discount * j[1:] - j[:-1])
+    decay, steps = settings.lam * discount * rho, len(pi)
+    errors = [sum(np.prod(decay[s:i]) * delta[i] for i in range(s, steps)) for s in range(steps)]
+    return np.abs(errors).mean(), rho
+
+
+def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with(float64):
+    """The priority that a replayed rollout is given is its V-trace error, by hand: with min(1, pi now / mu), mu as it was stored."""
+    settings = config.override(REPLAY, offline_fraction=1.0)
+    agent, feed = make_agent(settings, ENV), make_feed(settings)
+    observe, push, draw = jax.jit(agent.observe), jax.jit(feed.push), jax.jit(feed.draw)
+    state, ages, corrected = start(REPLAY), [], []
+    for number in range(12):
+        key = jax.random.key(100 + number)
+        after, newest = step(REPLAY, {"lam": 0.8, "offline_fraction": 1.0}, state, key)
+        food = push(state.food, newest)
+        t, (slot,) = draw(food, newest, 0, jax.random.fold_in(key, 0))
+        wanted, rho = error_by_hand(settings, observe(state.learner, newest), jax.tree.map(lambda x: x[0], jax.device_get(t)))
+        np.testing.assert_allclose(after.food.priority[slot], wanted + LEAST, rtol=1e-10)
+        ages.append((number - int(slot)) % 4)
+        corrected.append(rho.min())
+        if ages[-1] == 0:
+            np.testing.assert_allclose(rho, 1, rtol=1e-12)
+        state = after
+    assert {0, 3} <= set(ages)  # the newest among them, and the oldest
+    assert min(corrected) < 0.8
+
+
+def test_every_update_draws_for_itself():
+    """Metrics are means over the updates; a rollout is observed and pushed once."""
+    nothing = jnp.zeros((3, 0))
+    numbered = lambda number: Trajectory(*[jnp.full(3, number, jnp.float32)] * 6, nothing)
+    feed = feeds.replay(50, 1, 40, 1.0, 1.0)
+    tell = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
+    counter = make_agent(FRESH, ENV)._replace(observe=lambda learner, t: learner + 1, update=tell)
+    ring, push = feed.init(numbered(0)), jax.jit(feed.push)
+    for number in range(49):
+        ring = push(ring, numbered(number))
+    learner, food, metrics = jax.jit(partial(learn, counter, feed))(0, ring, numbered(49), jax.random.key(0))
+    assert (learner, food.pushed) == (1, 50)
+    drawn = jax.jit(lambda update: feed.draw(food, numbered(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
+    slots = [int(drawn(update)) for update in range(40)]
+    assert len(set(slots)) > 20
+    assert metrics["number"] == pytest.approx(np.mean(slots), rel=1e-6)

@@ -1,0 +1,146 @@
+"""What is kept, and what of it is drawn how often."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from scipy import stats
+
+from ersac import feeds
+from ersac.types import Trajectory
+
+STEPS, MEMBERS = 4, 2
+CAPACITY, HELD, DRAWS = 60, 43, 1_000_000
+FEED = feeds.replay(3, 16, 2, 0.97, 1.0)
+PUSH, DRAW, REWEIGHT = map(jax.jit, (FEED.push, FEED.draw, FEED.reweight))
+
+
+def rollout(seed: int) -> Trajectory:
+    """Of no meaning, and unlike any other in every number."""
+    rng = np.random.default_rng(seed)
+    whole = lambda *shape: rng.integers(0, 10**6, shape).astype(np.int32)
+    real = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    return Trajectory(whole(STEPS + 1), whole(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS, MEMBERS))
+
+
+def filled(number: int) -> feeds.Ring:
+    ring = FEED.init(rollout(0))
+    for seed in range(number):
+        ring = PUSH(ring, rollout(seed))
+    return ring
+
+
+def held_bits(ring: feeds.Ring, slot: int) -> list[bytes]:
+    return [leaf[slot].tobytes() for leaf in jax.tree.leaves(jax.device_get(ring.rollouts))]
+
+
+def bits(t: Trajectory) -> list[bytes]:
+    return [leaf.tobytes() for leaf in jax.tree.leaves(t)]
+
+
+@jax.jit
+def slots(priority, exponent, key):
+    """A million draws from slots of which the last 17 hold nothing, none of them the newest by right."""
+    ring = feeds.Ring((), priority, jnp.asarray(HELD))
+    return feeds.replay(CAPACITY, DRAWS, 1, 1.0, exponent).draw(ring, (), 0, key)[1]
+
+
+@pytest.mark.parametrize(("exponent", "unit"), [(0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (6.0, 1e-7), (6.0, 1e7)])
+def test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority(exponent, unit):
+    """Whatever the unit of errors is: its power need not fit into single precision. What is empty is never drawn."""
+    priority = np.zeros(CAPACITY)
+    priority[:HELD] = unit * np.random.default_rng(0).lognormal(sigma=0.7, size=HELD)
+    drawn = np.asarray(slots(jnp.asarray(priority, jnp.float32), exponent, jax.random.key(1)))
+    assert drawn.max() < HELD
+    seen, share = np.bincount(drawn, minlength=HELD), (priority[:HELD] / unit) ** exponent
+    wanted = DRAWS * share / share.sum()
+    often = wanted > 20
+    groups = lambda counts: np.append(counts[often], counts[~often].sum() + 1e-9)
+    assert stats.chisquare(groups(seen), groups(wanted), sum_check=False).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("share", [0.0, np.nextafter(np.float32(1), np.float32(0))], ids=["least", "most"])
+def test_rounding_draws_nothing_from_where_nothing_is(monkeypatch, share):
+    """The smallest and the largest draw there are fall on the first and the last that are held, however running sums are rounded."""
+    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.full(shape, share, jnp.float32))
+    for capacity, held in ((1_000_000, 700_000), (3, 2)):
+        feed = feeds.replay(capacity, 1, 1, 1.0, 1.0)
+        drawn = jax.jit(lambda priority, feed=feed, held=held: feed.draw(feeds.Ring((), priority, jnp.asarray(held)), (), 0, ())[1])
+        for seed in range(20):
+            priority = np.zeros(capacity, np.float32)
+            priority[:held] = np.random.default_rng(seed).exponential(size=held)
+            assert drawn(priority) == (held - 1 if share else 0)
+
+
+def test_the_ring_holds_the_last_rollouts_bit_for_bit():
+    ring = FEED.init(rollout(0))
+    for seed in range(8):
+        ring = PUSH(ring, rollout(seed))
+        last = range(max(0, seed - 2), seed + 1)
+        assert [held_bits(ring, one % 3) for one in last] == [bits(rollout(one)) for one in last]
+        batch, places = DRAW(ring, rollout(seed), 0, jax.random.key(seed))
+        assert set(np.asarray(places).tolist()) == {one % 3 for one in last}
+        for one, place in enumerate(np.asarray(places)):  # what is drawn is what is held
+            assert bits(jax.tree.map(lambda leaf, one=one: np.asarray(leaf[one]), jax.device_get(batch))) == held_bits(ring, place)
+    assert ring.pushed == 8
+
+
+def test_a_new_rollout_has_the_greatest_priority():
+    ring = filled(1)
+    assert ring.priority.tolist() == [1, 0, 0]
+    ring = PUSH(ring._replace(priority=np.float32([7, 0, 0])), rollout(1))
+    assert ring.priority.tolist() == [7, 7, 0]
+    ring = PUSH(ring._replace(priority=np.float32([0.25, 0.5, 0])), rollout(2))
+    assert ring.priority.tolist() == [0.25, 0.5, 0.5]  # of what is there now, not of all time
+
+
+def test_reweighting_changes_its_slots_and_no_others():
+    ring = filled(5)._replace(priority=np.float32([0.1, 0.2, 0.3]))
+    after = REWEIGHT(ring, np.array([2, 0]), np.float32([3.0, 0.0]))
+    assert after.priority[1] == ring.priority[1]
+    assert after.priority[2] == 3
+    assert 0 < after.priority[0] < 1e-6  # nothing left to tell, yet not empty
+    assert [held_bits(after, slot) for slot in range(3)] == [held_bits(ring, slot) for slot in range(3)]
+    assert after.pushed == ring.pushed
+
+
+IS_NEWEST = jax.jit(feeds.is_newest)
+
+
+def newest_of(fraction: float, draws: int) -> list[bool]:
+    """In single precision, as settings are."""
+    return np.asarray(IS_NEWEST(np.float32(fraction), np.arange(draws))).tolist()
+
+
+def test_of_32_draws_at_97_percent_the_first_is_the_newest():
+    assert newest_of(0.97, 32) == [True] + [False] * 31
+
+
+def test_the_newest_has_its_share_of_any_number_of_draws():
+    """Of the first n draws the smallest whole number that is not less, for every fraction in thousandths: none is lost to rounding."""
+    thousandths, draws = np.arange(1001), np.arange(1, 257)
+    newest = jax.jit(jax.vmap(feeds.is_newest, (0, None)))(np.float32(thousandths / 1000), draws - 1)  # [1001, 256]
+    np.testing.assert_array_equal(np.cumsum(newest, axis=1), -(-np.outer(1000 - thousandths, draws) // 1000))
+
+
+def test_all_are_the_newest_or_none():
+    assert all(newest_of(0.0, 500))
+    assert not any(newest_of(1.0, 500))
+
+
+def test_the_share_of_the_newest_is_that_of_all_updates_of_a_push():
+    """Of two updates with a batch of 16 only the first has the newest by right."""
+    ring = filled(5)._replace(priority=np.float32([1.0, 0.0, 0.0]))
+    drawn = [DRAW(ring, rollout(4), update, jax.random.key(0))[1].tolist() for update in range(2)]
+    assert drawn == [[1] + [0] * 15, [0] * 16]
+
+
+def test_fresh_keeps_nothing_and_gives_the_newest_alone():
+    feed = feeds.fresh()
+    assert feed.updates == 1
+    food = feed.push(feed.init(rollout(0)), rollout(0))
+    batch, places = feed.draw(food, rollout(3), 0, jax.random.key(0))
+    assert food == ()
+    assert jax.tree.map(np.shape, batch) == jax.tree.map(lambda x: (1, *x.shape), rollout(3))
+    assert bits(jax.tree.map(np.asarray, batch)) == bits(rollout(3))
+    assert feed.reweight(food, places, jnp.ones(1)) == ()
