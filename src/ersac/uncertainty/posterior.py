@@ -21,7 +21,7 @@ class Believed(NamedTuple):
 def posterior_ensemble(
     n_states: int, n_actions: int, members: int, prior_scale: float, noise_variance: float | Array, sigma_scale: float | Array
 ) -> Uncertainty:
-    """Members that are samples of the Gaussian posterior: sigma2 at a pair tried n times is (K - 1) / K of 1 / (1 / p^2 + n / rho) on average.
+    """Members that are samples of the Gaussian posterior, whose variance at a pair tried n times is 1 / (1 / p^2 + n / rho).
 
     A member begins with a draw from the prior and takes in each real step once, with the step's own noise. There is nothing left to be
     learned from replaying it, and so nothing that replaying could collapse.
