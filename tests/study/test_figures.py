@@ -77,6 +77,7 @@ def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
         records.write_results(home / each.name, result.seeds, result.metrics, [], None, result.summary())
     told = figures.make(label, homes, "smoke", "the command", tmp_path / "figures")
     assert (told["runs"], told["missing"]) == (len(homes) - 1, [homes[0][1].name])
+    assert (told["seeds"], len(told["settings_hash"]), len(told["date"])) == ("1000-1002", 12, len("2026-11-16"))
     assert told["numbers"]["ersac"]["solved"][5] == "2 of 2"
     assert told["numbers"]["boot-dqn-large"]["solved"] == {5: "2 of 2", 10: "2 of 2"}
     with pytest.raises(exits.Resumable, match=r"^no run in .*ersac has ended"):

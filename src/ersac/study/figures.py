@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,13 +235,25 @@ def make(label: str, wanted: Sequence[tuple[Path, Instance]], scale: str, captio
     if wanted and not runs:
         raise exits.Resumable(f"no run in {wanted[0][0]} has ended: there is nothing to draw")
     absent = f"    {len(missing)} of {len(wanted)} runs missing" if missing else ""
-    figure, numbers = draw(label, runs, scale, caption + absent)
+    made_of = origin([instance for _, instance in wanted])
+    whence = "".join(f"    {name.replace('_', ' ')} {value}" for name, value in made_of.items())
+    figure, numbers = draw(label, runs, scale, caption + whence + absent)
     disk.make_directory(out)
     picture = out / f"{label}-{scale}.png"
     disk.write(picture, as_png(figure))
-    told = {"figure": label, "scale": scale, "command": caption, "runs": len(runs), "missing": missing, "numbers": numbers}
+    told = {"figure": label, "scale": scale, "command": caption, **made_of, "runs": len(runs), "missing": missing, "numbers": numbers}
     disk.write(picture.with_suffix(".json"), (json.dumps(told, indent=2) + "\n").encode())
     return told | {"picture": str(picture)}
+
+
+def origin(wanted: Sequence[Instance]) -> dict[str, str]:
+    """What a figure is of: digits that name the settings of all its runs together, their seeds, and when it was drawn."""
+    drawn = {"date": datetime.now(UTC).date().isoformat()}
+    if not wanted:
+        return drawn
+    seeds = [instance.settings.run.seed for instance in wanted]
+    names = disk.digest("\n".join(sorted(instance.name for instance in wanted)).encode())[:12]
+    return {"settings_hash": names, "seeds": f"{min(seeds)}-{max(seeds)}", **drawn}
 
 
 def as_png(figure: Figure) -> bytes:
