@@ -74,6 +74,7 @@ def test_the_kernel_and_the_library_make_the_same_update(float64, updates):
             assert not np.array_equal(getattr(after, name), array), name
 
 
+@pytest.mark.slow
 def test_single_precision_follows_double():
     trajectories = [draw_steps(np.random.default_rng(2)) for _ in range(UPDATES)]
     single, double = by_hand(trajectories, np.float32), by_hand(trajectories, np.float64)

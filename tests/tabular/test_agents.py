@@ -144,6 +144,7 @@ def test_gradients_keep_up_with_the_saddle_point(played):
     assert late(played["saddle"].tau) == pytest.approx(late(played["k-learning"].tau), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_bound_holds_in_every_episode():
     """Known transitions, so sigma2 is the posterior variance and optimism a theorem: `E regret <= Optimism`, and both under [c-basic]."""
     rng = np.random.default_rng(0)
@@ -167,7 +168,7 @@ def dive(agent, depth, episodes, seeds, known_transitions=True):
     return np.asarray(facts.total_reward) > 0.5, np.asarray(facts.regret)
 
 
-@pytest.mark.parametrize(("depth", "bar"), [(10, 100), (20, 250), (40, 1100)])
+@pytest.mark.parametrize(("depth", "bar"), [(10, 100), (20, 250), pytest.param(40, 1100, marks=pytest.mark.slow)])
 def test_k_learning_solves_deep_sea(depth, bar):
     """Median of ten seeds under bsuite's rule."""
     goals, _ = dive(DIVER, depth, 8 * depth, range(REPORTED, REPORTED + 10))

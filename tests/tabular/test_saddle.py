@@ -89,6 +89,7 @@ def gradient_saddle(beliefs):
     return jax.jit(jax.vmap(lambda b: saddle.solve_by_gradients(b, saddle.tabular_class, jnp.zeros_like(b.sigma2))))(beliefs)
 
 
+@pytest.mark.slow
 def test_both_solvers_close_the_duality_gap(problems, each):
     """Strong duality [ass-strong-duality] to 1e-6: for exact K-learning, for gradients alone, and between the two."""
     beliefs = problems[0]
@@ -173,6 +174,7 @@ def restricted_saddle(beliefs, features):
     return jax.vmap(lambda theta: jnp.exp(restricted(theta)))(play.theta), jnp.exp(play.log_tau)
 
 
+@pytest.mark.slow
 def test_theorem_1_in_a_restricted_class(problems, each):
     """Where only some states can be steered Pi is convex, so there is a saddle point: `regret <= min Dist + min Optimism` [t-main].
 
@@ -194,6 +196,7 @@ def test_theorem_1_in_a_restricted_class(problems, each):
     assert (regret - 4 * error < dist + np.asarray(each(saddle.least_optimism, beliefs, policy)) + 1e-6).all()
 
 
+@pytest.mark.slow
 def test_function_approximation_costs_at_most_epsilon_a_step(problems, each):
     """`regret <= Optimism + epsilon L`, epsilon the worst `tau KL` to the Boltzmann policy over states, for a class of six features."""
     beliefs = problems[0]
@@ -250,7 +253,7 @@ def exponent(curve):
 
 
 PLAYERS = [
-    pytest.param(wanderer(), id="any-policies"),
+    pytest.param(wanderer(), id="any-policies", marks=pytest.mark.slow),
     pytest.param(agents.k_learning(agents.plug_in(1.0)), id="k-learning", marks=pytest.mark.slow),
 ]
 

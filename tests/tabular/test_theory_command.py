@@ -81,6 +81,7 @@ def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
         assert text in heard.getvalue()
 
 
+@pytest.mark.slow
 def test_theory_needs_no_directory():
     settings = dataclasses.replace(SMALL, depths=(6,))
     assert theory.run_regret(settings, None, Console(file=io.StringIO()))["deep_sea"]["fit"] is None
