@@ -157,7 +157,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/ensemble.py",
-        "target = prior + kept(",
+        "target = before + kept(",
         "target = kept(",
         "uncertainty/test_uncertainty.py::test_stored_noise_is_in_the_targets",
     ),
@@ -182,8 +182,8 @@ FAULTS = [
     # what is kept, and what is drawn of it
     Fault(
         "feeds.py",
-        "slot = ring.pushed % capacity",
-        "slot = jnp.minimum(ring.pushed, capacity - 1)",
+        "slots = (ring.pushed + jnp.arange(n)) % capacity",
+        "slots = jnp.minimum(ring.pushed + jnp.arange(n), capacity - 1)",
         "test_feeds.py::test_the_ring_holds_the_last_rollouts_bit_for_bit",
     ),
     Fault(
@@ -248,8 +248,8 @@ FAULTS = [
     ),
     Fault(
         "agents/actor_critic.py",
-        "critics.at(log_pi, t.action) - t.log_mu",
-        "0 * critics.at(log_pi, t.action)",
+        "jnp.exp(log_pi_a - t.log_mu)",
+        "jnp.exp(0 * log_pi_a)",
         "loops/test_learn.py::test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with",
     ),
     Fault(
@@ -353,7 +353,7 @@ FAULTS = [
         "self.recent[i] = recent[:window]",
         "test_api.py::test_the_recorders_verdict_is_the_rules",
     ),
-    Fault("study/recorder.py", "np.concatenate(goals)[:budget]", "np.concatenate(goals)", "test_api.py::test_train_returns_what_it_writes"),
+    Fault("study/recorder.py", "np.concatenate(parts)[:budget]", "np.concatenate(parts)", "test_api.py::test_train_returns_what_it_writes"),
     Fault(
         "study/records.py",
         'settings_hash(settings) == told["hash"]',
@@ -441,8 +441,8 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "entropy_bonus = stop_gradient(-v.weight * log_pi_a)",
-        "entropy_bonus = stop_gradient(v.weight * log_pi_a)",
+        "entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)",
+        "entropy_bonus = stop_gradient(v.weight * v.log_pi_a)",
         "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
     ),
     Fault(
@@ -464,9 +464,9 @@ FAULTS = [
         "agents/test_actor_critic.py::test_an_advantage_counts_up_to_its_limit",
     ),
     Fault(
-        "agents/actor_critic.py",
-        "return jnp.argmax(logits + gumbel), logits",
-        "return jnp.argmax(logits + gumbel / 2), logits",
+        "policies.py",
+        "jnp.argmax(logits + gumbel, axis=-1)",
+        "jnp.argmax(logits + gumbel / 2, axis=-1)",
         "agents/test_actor_critic.py::test_the_policy_is_sampled_as_it_says",
     ),
     Fault(
@@ -488,8 +488,8 @@ FAULTS = [
     ),
     Fault(
         "loops/on_device.py",
-        "carry.visits.at[trajectory.obs[:-1]].add(1)",
-        "carry.visits.at[trajectory.obs[1:]].add(1)",
+        "visits.at[newest.obs[:, :-1]]",
+        "visits.at[newest.obs[:, 1:]]",
         "loops/test_on_device.py::test_facts_add_up",
     ),
     Fault(

@@ -23,10 +23,18 @@ def rollout(seed: int) -> Trajectory:
     return Trajectory(whole(STEPS + 1), whole(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS, MEMBERS))
 
 
+def alone(seed: int) -> Trajectory:
+    """The rollout of one environment."""
+    return jax.tree.map(lambda x: x[None], rollout(seed))
+
+
+NOBODY = alone(0)  # where the newest is never drawn
+
+
 def filled(number: int) -> feeds.Ring:
     ring = FEED.init(rollout(0))
     for seed in range(number):
-        ring = PUSH(ring, rollout(seed))
+        ring = PUSH(ring, alone(seed))
     return ring
 
 
@@ -42,7 +50,7 @@ def bits(t: Trajectory) -> list[bytes]:
 def slots(priority, exponent, key):
     """A million draws from slots of which the last 17 hold nothing, none of them the newest by right."""
     ring = feeds.Ring((), priority, jnp.asarray(HELD))
-    return feeds.replay(CAPACITY, DRAWS, 1, 1.0, exponent).draw(ring, (), 0, key)[1]
+    return feeds.replay(CAPACITY, DRAWS, 1, 1.0, exponent).draw(ring, NOBODY, 0, key)[1]
 
 
 @pytest.mark.parametrize(("exponent", "unit"), [(0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (6.0, 1e-7), (6.0, 1e7)])
@@ -65,7 +73,7 @@ def test_rounding_draws_nothing_from_where_nothing_is(monkeypatch, share):
     monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.full(shape, share, jnp.float32))
     for capacity, held in ((1_000_000, 700_000), (3, 2)):
         feed = feeds.replay(capacity, 1, 1, 1.0, 1.0)
-        drawn = jax.jit(lambda priority, feed=feed, held=held: feed.draw(feeds.Ring((), priority, jnp.asarray(held)), (), 0, ())[1])
+        drawn = jax.jit(lambda priority, feed=feed, held=held: feed.draw(feeds.Ring((), priority, jnp.asarray(held)), NOBODY, 0, ())[1])
         for seed in range(20):
             priority = np.zeros(capacity, np.float32)
             priority[:held] = np.random.default_rng(seed).exponential(size=held)
@@ -75,10 +83,10 @@ def test_rounding_draws_nothing_from_where_nothing_is(monkeypatch, share):
 def test_the_ring_holds_the_last_rollouts_bit_for_bit():
     ring = FEED.init(rollout(0))
     for seed in range(8):
-        ring = PUSH(ring, rollout(seed))
+        ring = PUSH(ring, alone(seed))
         last = range(max(0, seed - 2), seed + 1)
         assert [held_bits(ring, one % 3) for one in last] == [bits(rollout(one)) for one in last]
-        batch, places = DRAW(ring, rollout(seed), 0, jax.random.key(seed))
+        batch, places = DRAW(ring, alone(seed), 0, jax.random.key(seed))
         assert set(np.asarray(places).tolist()) == {one % 3 for one in last}
         for one, place in enumerate(np.asarray(places)):  # what is drawn is what is held
             assert bits(jax.tree.map(lambda leaf, one=one: np.asarray(leaf[one]), jax.device_get(batch))) == held_bits(ring, place)
@@ -88,9 +96,9 @@ def test_the_ring_holds_the_last_rollouts_bit_for_bit():
 def test_a_new_rollout_has_the_greatest_priority():
     ring = filled(1)
     assert ring.priority.tolist() == [1, 0, 0]
-    ring = PUSH(ring._replace(priority=np.float32([7, 0, 0])), rollout(1))
+    ring = PUSH(ring._replace(priority=np.float32([7, 0, 0])), alone(1))
     assert ring.priority.tolist() == [7, 7, 0]
-    ring = PUSH(ring._replace(priority=np.float32([0.25, 0.5, 0])), rollout(2))
+    ring = PUSH(ring._replace(priority=np.float32([0.25, 0.5, 0])), alone(2))
     assert ring.priority.tolist() == [0.25, 0.5, 0.5]  # of what is there now, not of all time
 
 
@@ -131,16 +139,30 @@ def test_all_are_the_newest_or_none():
 def test_the_share_of_the_newest_is_that_of_all_updates_of_a_push():
     """Of two updates with a batch of 16 only the first has the newest by right."""
     ring = filled(5)._replace(priority=np.float32([1.0, 0.0, 0.0]))
-    drawn = [DRAW(ring, rollout(4), update, jax.random.key(0))[1].tolist() for update in range(2)]
+    drawn = [DRAW(ring, alone(4), update, jax.random.key(0))[1].tolist() for update in range(2)]
     assert drawn == [[1] + [0] * 15, [0] * 16]
 
 
 def test_fresh_keeps_nothing_and_gives_the_newest_alone():
     feed = feeds.fresh()
     assert feed.updates == 1
-    food = feed.push(feed.init(rollout(0)), rollout(0))
-    batch, places = feed.draw(food, rollout(3), 0, jax.random.key(0))
+    food = feed.push(feed.init(rollout(0)), alone(0))
+    both = jax.tree.map(lambda a, b: np.stack([a, b]), rollout(3), rollout(4))
+    batch, places = feed.draw(food, both, 0, jax.random.key(0))
     assert food == ()
-    assert jax.tree.map(np.shape, batch) == jax.tree.map(lambda x: (1, *x.shape), rollout(3))
-    assert bits(jax.tree.map(np.asarray, batch)) == bits(rollout(3))
-    assert feed.reweight(food, places, jnp.ones(1)) == ()
+    assert bits(jax.tree.map(np.asarray, batch)) == bits(both)
+    assert feed.reweight(food, places, jnp.ones(2)) == ()
+
+
+def test_rollouts_that_come_together_are_kept_in_their_order_and_drawn_in_turn():
+    """Three environments, a ring of seven: what is written last takes the place of the oldest, and each of the three has its share."""
+    feed = feeds.replay(7, 6, 2, 0.5, 1.0)
+    ring = feed.init(rollout(0))
+    for first in (0, 3, 6):
+        ring = feed.push(ring, jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(first, first + 3))))
+    assert ring.pushed == 9
+    assert [held_bits(ring, one % 7) for one in range(2, 9)] == [bits(rollout(one)) for one in range(2, 9)]
+    newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(6, 9)))
+    slots = np.concatenate([feed.draw(ring, newest, update, jax.random.key(update))[1] for update in range(2)])
+    now = np.asarray(feeds.is_newest(0.5, np.arange(12)))
+    assert slots[now].tolist() == [1, 0, 6, 1, 0, 6]

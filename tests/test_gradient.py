@@ -15,10 +15,12 @@ from jax import numpy as jnp
 from ersac import config, game
 from ersac.agents import actor_critic as ac
 from ersac.agents.make import make_optimisers, make_parts
+from ersac.envs.base import Discrete, Spec
 from ersac.types import Params, Trajectory
 
 LAYERS, WIDTH, ACTIONS = 3, 2, 2  # eight states are enough to have every term, and few enough to enumerate
 STATES = LAYERS * WIDTH
+SPEC = Spec("tiny", Discrete(STATES), Discrete(ACTIONS), 1)
 
 
 class TinyMDP(NamedTuple):
@@ -27,11 +29,6 @@ class TinyMDP(NamedTuple):
     start: np.ndarray  # [WIDTH]
     reward: np.ndarray  # [STATES, ACTIONS]
     next: np.ndarray  # [STATES, ACTIONS, WIDTH]
-
-
-class Spec(NamedTuple):
-    n_states: int = STATES
-    n_actions: int = ACTIONS
 
 
 def draw(seed: int) -> TinyMDP:
@@ -77,7 +74,7 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     """The expected gradient of the implemented loss, and autodiff of the exact objective; both in torso, policy and log tau."""
     mdp, everywhere = draw(seed), jnp.arange(STATES)
     s = config.override(learner_settings, lam=lam)
-    parts = make_parts(s, Spec())
+    parts = make_parts(s, SPEC)
     optimisers = make_optimisers(s, parts, 0.0)
     learner = ac.init(s, parts, optimisers, 0.3, np.random.default_rng(seed))
     learner = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), learner)
@@ -97,7 +94,7 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     log_pi = np.asarray(jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere)))
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
-        tables = tables | {"value": {"own": (j - parts.value.apply(dense["value"], {"own": 0.0}, features)[:, 0])[:, None]}}
+        tables = tables | {"value": {"own": (j - parts.value.apply(dense["value"], {"own": 0.0}, everywhere, features)[:, 0])[:, None]}}
 
     probabilities, trajectories = zip(*every_trajectory(mdp, log_pi), strict=True)
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)

@@ -12,7 +12,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 STOREYS = [
     ("types", "config", "exits", "disk", "checkpoint"),
     ("feeds", "game", "nets", "returns", "risk", "rows"),
-    ("envs", "uncertainty"),
+    ("envs", "lenses", "policies", "uncertainty"),
     ("tabular",),
     ("agents",),
     ("loops",),

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ersac.api import Result, train
+    from ersac.api import Result, load, train
     from ersac.config import SettingsError
 
 __version__ = "0.1.0"
-__all__ = ["Result", "SettingsError", "train"]
+__all__ = ["Result", "SettingsError", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,33 +3,51 @@
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ersac import config, display
 from ersac.agents.presets import preset
-from ersac.config import ENVIRONMENTS, Run, SettingsError, Track, Train, check, override, pick
+from ersac.config import SettingsError, Track, Train, check, default_run, environment, override
+from ersac.envs.make import refuse_if_unfit
 from ersac.study import records, trackers
 from ersac.study.life import begin, live, moment, order
 from ersac.study.results import Result, read, write
 
-__all__ = ["Result", "SettingsError", "make_settings", "read", "run", "train"]
+if TYPE_CHECKING:
+    from ersac.study.player import Policy
+
+__all__ = ["Result", "SettingsError", "load", "make_settings", "read", "run", "train"]
+
+Where = str | Callable[[], Any]  # an environment's name, or what makes one of Gymnasium's
 
 
-def make_settings(env: str = "deep-sea", agent: str = "ersac", uncertainty: str | None = None, **changes: Any) -> Train:
+def make_settings(
+    env: Where = "deep-sea", agent: str = "ersac", uncertainty: str | Callable[..., Any] | None = None, **changes: Any
+) -> Train:
     """Settings by name, checked: an agent's preset with some of its settings, or of its parts', changed."""
-    learner = preset(agent, uncertainty)
+    where = place(env)
     if "lambda" in changes:
         changes["lam"] = changes.pop("lambda")
-    settings = Train(pick("environment", env, ENVIRONMENTS)(), agent, learner, Run())
+    settings = Train(where, agent, preset(agent, uncertainty, where), default_run(where))
     return check(override(settings, **changes))
 
 
+def place(env: Where) -> config.Environment:
+    """The environment of that name, or that somebody makes, with its defaults."""
+    if isinstance(env, str):
+        return environment(env)
+    if callable(env):
+        return config.Gym(id=getattr(getattr(env, "func", env), "__qualname__", type(env).__name__), make=env)
+    raise SettingsError(f"env must be a name, such as gym:CartPole-v1, or a class or function that makes one, not {config.shown(env)}")
+
+
 def train(
-    env: str = "deep-sea",
+    env: Where = "deep-sea",
     *,
     agent: str = "ersac",
-    uncertainty: str | None = None,
+    uncertainty: str | Callable[..., Any] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     exact: bool = False,
@@ -40,11 +58,24 @@ def train(
 ) -> Result:
     """Train an agent and return what happened; with `out`, leave a run directory too, and with `resume` go on with the run in it.
 
-    Any setting can be given by its name: `ersac.train("deep-sea", depth=30, agent="ersac", seeds=4, gamma=0.999)`.
+    Any setting can be given by its name: `ersac.train("deep-sea", depth=30, agent="ersac", seeds=4, gamma=0.999)`. `env` is `deep-sea`,
+    `gymnax:ID`, `gym:ID`, or a class or function that makes an environment of Gymnasium when it is called.
     """
     settings = make_settings(env, agent, uncertainty, **changes)
     track = check(Track(tensorboard, wandb))
     return run(settings, None if out is None else Path(out), display.choose(show), resume, exact, track=track)
+
+
+def load(path: str | Path, *, make: Callable[[], Any] | None = None, torso: Any = None, estimator: Any = None) -> "Policy":
+    """The policy in a file of `result.save`: call it with an observation. It needs neither its environment nor its run.
+
+    What was made in Python a file knows only by name: a torso and an estimator have to be given again, what makes the environment only
+    where it is to be played in.
+    """
+    from ersac.study import player  # jax
+
+    given = {"make": make, "torso": torso, "estimator": estimator}
+    return player.load(Path(path), **{name: value for name, value in given.items() if value is not None})
 
 
 def run(
@@ -61,17 +92,23 @@ def run(
     with contextlib.ExitStack() as held:
         held.callback(screen.close)
         trackers.refuse_if_missing(track, out)
-        config.refuse_if_too_large(settings)
+        if isinstance(settings.env, config.DeepSea):
+            config.refuse_if_too_large(settings)  # another's size is known once it is made
+        if isinstance(settings.env, config.Gym) and isinstance(settings.env.make, str):
+            raise SettingsError(f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)")
+        refuse_if_unfit(settings.env, display.note)
         if out is not None:
             held.enter_context(records.hold(out, settings, resume))
             if records.ended(out, settings):
                 display.note(f"{out} has ended already; --episodes can raise its budget")
-                return read(out)
+                return replace(read(out), settings=settings)  # which may have what only Python can give
         life = begin(order(settings, out), exact, began)
         carry = live(life, screen, held.enter_context(trackers.following(track, out, life.recorder)), caught)
         screen.close()
-        facts = (life.recorder.facts(), life.recorder.metrics(), life.recorder.two_moments(moment(life, carry)))
-        result = Result(settings, *facts, life.recorder.steps, *life.spent(), life.keeper.departures, out)
+        moments = life.recorder.two_moments(moment(life, carry)) if life.recorder.at_sea else []
+        facts = (life.recorder.facts(), life.recorder.metrics(), moments)
+        last = carry if out is None else None  # else it is in the last checkpoint
+        result = Result(settings, *facts, life.recorder.steps, *life.spent(), life.keeper.departures, out, last)
         if out is not None:
             write(result, out)
         return result

@@ -26,6 +26,7 @@ USAGE = """usage: ersac COMMAND ...
 
   ersac train ENV [--depth N --agent NAME --seeds N ...]   train an agent; `ersac train deep-sea --help` lists every setting
   ersac resume RUN [--episodes N --exact ...]              go on with a run that was stopped, where it was
+  ersac eval RUN [--episodes N --video FILE ...]           play with what a run learned, and say what it comes to
   ersac sweep NAME [--scale smoke|desk|paper ...]          many runs, or those that are missing; `ersac sweep` lists them
   ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweeps; `ersac figure` lists them
   ersac runs [DIR]                                         the runs and sweeps below a directory, and the state of each
@@ -55,7 +56,7 @@ class Manner:
 class TrainCommand:
     """Train an agent, show how it goes, and leave a run directory with a picture."""
 
-    env: config.DeepSea
+    env: config.DeepSea | config.Gymnax | config.Gym
     run: config.Run
     learner: config.ActorCritic | config.BootDQN
     agent: str = "ersac"
@@ -85,6 +86,20 @@ class ResumeCommand:
     exact: bool = False
     """Refuse to continue where versions, cores or flags have changed and the bits could differ."""
     track: config.Track = config.UNTRACKED
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
+class EvalCommand:
+    """Play whole episodes with what a run learned, with seeds that training did not have, and say what they come to."""
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """The run's directory, or a file of result.save()."""
+    how: config.Evaluate = field(default_factory=config.Evaluate)
+    seed: int | None = None
+    """Which of the run's seeds; by default its first."""
+    video: Path | None = None
+    """Play a few episodes into this file, .mp4 or .gif, which must not be there yet."""
     manner: Manner = Manner()
 
 
@@ -161,7 +176,16 @@ class TheorySeaCommand:
 
 
 Command = TypeVar(
-    "Command", TrainCommand, ResumeCommand, SweepCommand, FigureCommand, RunsCommand, ExportCommand, TheoryCommand, TheorySeaCommand
+    "Command",
+    TrainCommand,
+    ResumeCommand,
+    EvalCommand,
+    SweepCommand,
+    FigureCommand,
+    RunsCommand,
+    ExportCommand,
+    TheoryCommand,
+    TheorySeaCommand,
 )
 
 
@@ -186,6 +210,7 @@ def dispatch(argv: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": train,
         "resume": resume,
+        "eval": evaluate,
         "sweep": sweep,
         "figure": figure,
         "runs": runs,
@@ -209,16 +234,17 @@ def dispatch(argv: list[str]) -> int:
 def train(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
     env_name, *rest = argv
-    env = config.pick("environment", env_name, config.ENVIRONMENTS)
+    env = config.environment(env_name)
     named, uncertainty = chosen("--agent", rest), chosen("--uncertainty", rest)
     agent = "ersac" if named is None else named
-    default = TrainCommand(env(), config.Run(), preset(agent, uncertainty), agent, uncertainty)
+    default = TrainCommand(env, config.default_run(env), preset(agent, uncertainty, env), agent, uncertainty)
     command = parse(default, f"ersac train {env_name}", f"agent {agent}", rest)
     settings = config.check(config.Train(command.env, command.agent, command.learner, command.run))
 
     from ersac.study import records
 
-    stem = f"{env_name}-{settings.env.depth}-{agent}-seed{settings.run.seed}"
+    place = f"{env_name}-{settings.env.depth}" if isinstance(settings.env, config.DeepSea) else re.sub(r"[^\w.]+", "-", env_name)
+    stem = f"{place}-{agent}-seed{settings.run.seed}"
     out = command.out or records.place(Path("runs"), stem, settings, command.resume)
     return go(settings, out, command.resume, command.exact, command.track, command.manner)
 
@@ -246,6 +272,33 @@ def go(settings: config.Train, out: Path, resume: bool, exact: bool, track: conf
     if not manner.quiet:
         tell(result)
     return finish(result.summary(), manner)
+
+
+def evaluate(argv: list[str]) -> int:
+    """`ersac eval RUN ...`."""
+    command = parse(EvalCommand(), "ersac eval", "eval", argv)
+    if command.run is None:
+        raise SettingsError("which run? ersac eval RUN")
+    how, show = config.check(command).how, not command.manner.quiet
+
+    from ersac.study import films, results
+
+    if command.run.is_dir():
+        settings = results.ended(command.run)
+        results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
+        films.refuse_if_not_filmed(settings.env, command.video)
+
+    from ersac.study import player  # jax
+
+    policy = player.open_policy(command.run, command.seed)
+    if command.video is not None:
+        policy.film(command.video, sample=how.sample, trial=how.trial, show=show)
+    told = policy.evaluate(**vars(how), show=show).as_json()
+    where, agent = config.named(policy.settings.env), policy.settings.agent
+    if show:
+        tell_evaluation(f"{agent} on {where}, seed {policy.seed}", told)
+    whose = {"run": str(command.run), "env": where, "agent": agent, "seed": policy.seed, "episodes": how.episodes}
+    return finish(whose | told, command.manner)
 
 
 def sweep(argv: list[str]) -> int:
@@ -406,15 +459,28 @@ def tell(result: Any) -> None:
     Console().print(f"{speed}; picture: {result.directory / 'picture.png'}", highlight=False, soft_wrap=True)
 
 
+def tell_evaluation(title: str, told: dict[str, Any]) -> None:
+    """Say what some episodes came to."""
+    error = "" if told["stderr_return"] is None else f" ± {told['stderr_return']:.2g}"
+    spread = f"from {told['min_return']:.4g} to {told['max_return']:.4g}"
+    rest = f"length {told['mean_length']:,.1f}, goal in {told['goal_share']:.0%}"
+    print(f"{title}: return {told['mean_return']:.4g}{error} ({spread}), {rest} of {len(told['returns']):,} episodes", flush=True)
+
+
 def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
     """Say what every seed reached, and when."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("seed", "episodes", "first goal", "solved (bsuite)", "solved (reliable)", box=None, header_style="bold")
+    names = {"first_goal": "first goal", "solved_bsuite": "solved (bsuite)", "solved_reliable": "solved (reliable)"}
+    if "mean_return" in per_seed[0]:  # an environment that bsuite has no rule for
+        names = {"mean_return": "return, last 100", "best_mean_return": "best", "solved_steps": "solved (steps)"}
+    table = Table("seed", "episodes", *names.values(), box=None, header_style="bold")
     for row in per_seed:
-        seed, *counts = row.values()
-        table.add_row(str(seed), *("-" if count is None else f"{count:,}" for count in counts))
+        counts = (row[name] for name in ("episodes", *names))
+        table.add_row(
+            str(row["seed"]), *("-" if count is None else f"{count:,.4g}" if isinstance(count, float) else f"{count:,}" for count in counts)
+        )
     Console().print(table)
 
 
@@ -425,7 +491,8 @@ def tell_runs(found: list[Any]) -> None:
     width = max((len(row.run) for row in found), default=0)
     for row in found:
         solved = "" if row.solved is None else f"{row.solved}/{row.seeds} solved"
-        told = "" if row.agent is None else f"{row.agent}, depth {row.depth}, seeds {row.seeds}"
+        where = row.env if row.depth is None else f"depth {row.depth}"
+        told = "" if row.agent is None else f"{row.agent}, {where}, seeds {row.seeds}"
         print(f"{row.run:<{width}}  {told:<32}  {solved:<16}  {row.words()}".rstrip())
     for sweep in listing.counts(found):
         print(f"sweep {sweep.sweep}: {sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed ({sweep.directory})")

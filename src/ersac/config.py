@@ -75,6 +75,58 @@ class DeepSea:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """In whose units the learner sees an environment: the environment's, or those of what was seen so far."""
+
+    normalise: bool = True
+    """Observations less their running mean, over their running standard deviation; images of bytes are divided by 255 in any case."""
+    scale_rewards: bool = True
+    """Rewards over the largest discounted return so far, so that returns are at most about one."""
+
+
+PLAIN = Seen(normalise=False, scale_rewards=False)
+
+
+@dataclass(frozen=True)
+class Gymnax:
+    """An environment of gymnax, on the device."""
+
+    STEPS_PER_SECOND: ClassVar = 5_000  # what any machine can be trusted with
+
+    id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
+    envs: Annotated[int, Between(1, 65_536)] = 16
+    """Copies of it that are acted in side by side."""
+    target: float | None = None
+    """The return from which on an episode counts as one that reached its goal."""
+    seen: Seen = Seen()
+
+
+@dataclass(frozen=True)
+class Gym:
+    """An environment of Gymnasium, on the host."""
+
+    STEPS_PER_SECOND: ClassVar = 1_000
+
+    id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
+    envs: Annotated[int, Between(1, 4_096)] = 16
+    """Copies of it that are acted in side by side."""
+    workers: Annotated[int, Between(0, 1_024)] = 0
+    """Processes that step them; 0: this one does. Worth it where a step takes over a millisecond."""
+    target: float | None = None
+    """The return from which on an episode counts as one that reached its goal; by default the environment's own threshold, if any."""
+    make: Annotated[Any, tyro.conf.Suppress] = None
+    """What makes one, from Python only; by default Gymnasium, by its id."""
+    frames: Annotated[int, Between(1, 64)] = 1
+    """Observations that are stacked to one, the last ones."""
+    lockstep: bool = False
+    """Act and learn in turn, exactly reproducibly; else side by side, with parameters that are at most two rollouts old."""
+    seen: Seen = Seen()
+
+
+Environment = DeepSea | Gymnax | Gym
+
+
+@dataclass(frozen=True)
 class Seeking:
     """Epistemic risk-seeking: bonus sigma2 / (2 tau), entropy weight tau."""
 
@@ -147,6 +199,28 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class Rnd:
+    """Random network distillation; sigma2 is the error on a fixed random network."""
+
+    outputs: Annotated[int, Between(1, 4_096)] = 16
+    """Random targets of each action."""
+    sigma_scale: Scale = 0.05
+    """Sigma of what was never seen."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """An estimator of your own, from Python: see docs/your-estimator.md."""
+
+    name: Annotated[str, tyro.conf.Suppress] = ""
+    estimator: Annotated[Any, tyro.conf.Suppress] = None
+    """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
+
+
+Estimator = Ensemble | Posterior | Counts | Rnd | Own
+
+
+@dataclass(frozen=True)
 class Fresh:
     """Every rollout is learned from once, alone."""
 
@@ -176,7 +250,7 @@ class ActorCritic:
     CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
-    uncertainty: Ensemble | Posterior | Counts = Ensemble()
+    uncertainty: Ensemble | Posterior | Counts | Rnd | Own = Ensemble()
     feed: Fresh | Replay = Fresh()
     every_action: bool = False
     """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
@@ -188,6 +262,8 @@ class ActorCritic:
     """TD(lambda) and V-trace mixing."""
     hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
     """Widths of the layers; the first is a table of rows where observations are integers."""
+    torso: Annotated[Any, tyro.conf.Suppress] = None
+    """A flax module instead of those layers, from Python only."""
     learning_rate: Rate = 5e-4
     """Adam step of what states share: the layers and the rows of the first one."""
     b1: Decay = 0.9
@@ -247,8 +323,8 @@ class BootDQN:
 SHOWN = 100  # characters of a value that could not be used
 CHUNK_SECONDS = 2.0  # how long a signal may have to wait
 LEARNED_AT_ONCE = 2  # rollouts of a batch that take as long to learn from as one that is acted and learned from
-ENVIRONMENTS: dict[str, type] = {"deep-sea": DeepSea}
-UNCERTAINTIES: dict[str, type] = {"ensemble": Ensemble, "posterior": Posterior, "counts": Counts}
+ENVIRONMENTS: dict[str, type[Environment]] = {"deep-sea": DeepSea, "gymnax": Gymnax, "gym": Gym}
+UNCERTAINTIES: dict[str, type[Estimator]] = {"ensemble": Ensemble, "posterior": Posterior, "counts": Counts, "rnd": Rnd}
 
 
 @dataclass(frozen=True)
@@ -268,6 +344,8 @@ class Run:
     1000, or as many as fit into two seconds."""
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more where that would cost over 2 % of the time."""
+    steps: Annotated[int, Between(1, 10**12)] | None = None
+    """Steps of each seed, at most; by default only episodes are counted."""
 
 
 @dataclass(frozen=True)
@@ -284,38 +362,84 @@ UNTRACKED = Track()
 
 
 @dataclass(frozen=True)
+class Evaluate:
+    """How what was trained is judged."""
+
+    episodes: Annotated[int, Between(1, 10**7)] = 100
+    """Episodes that are played, each to its end."""
+    sample: bool = False
+    """Draw actions from the policy, as in training; else the best one is taken."""
+    trial: Annotated[int, Between(0, 100_000)] = 0
+    """Which episodes: another number gives others, and none gives those of training."""
+
+
+@dataclass(frozen=True)
 class Train:
     """Everything that decides a run's numbers."""
 
-    env: DeepSea = DeepSea()
+    env: DeepSea | Gymnax | Gym = DeepSea()
     agent: str = "ersac"
     learner: ActorCritic | BootDQN = ActorCritic()
     run: Run = Run()
 
 
+STEPS = 200_000  # of a run whose environment has no budget of its own
+
+
+def default_run(env: Environment) -> Run:
+    """How much is run where nothing was said."""
+    return Run() if isinstance(env, DeepSea) else Run(seeds=1, episodes=10**9, steps=STEPS, stop_when_solved=False)
+
+
 def rollouts_per_chunk(settings: Train) -> int:
     """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
-    learner = settings.learner
+    learner, envs = settings.learner, copies(settings.env)
     feed = learner.feed if isinstance(learner, ActorCritic) else None
-    learned = 1 + feed.batch * feed.updates / LEARNED_AT_ONCE if isinstance(feed, Replay) else 1  # against one update a rollout
-    fits = int(CHUNK_SECONDS * learner.STEPS_PER_SECOND / (learned * settings.run.seeds * learner.rollout))
+    learned = 1 + feed.batch * feed.updates / envs / LEARNED_AT_ONCE if isinstance(feed, Replay) else 1  # against one update a rollout
+    pace = learner.STEPS_PER_SECOND if isinstance(settings.env, DeepSea) else min(learner.STEPS_PER_SECOND, settings.env.STEPS_PER_SECOND)
+    fits = int(CHUNK_SECONDS * pace / (learned * settings.run.seeds * envs * learner.rollout))
     return settings.run.chunk or max(1, min(learner.CHUNK_MOST, fits))
 
 
-def bytes_needed(settings: Train) -> int:
-    """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins."""
-    states, n_actions, steps = settings.env.depth**2, 2, rollouts_per_chunk(settings) * settings.learner.rollout
+def copies(env: Environment) -> int:
+    """Environments that are acted in side by side."""
+    return 1 if isinstance(env, DeepSea) else env.envs
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an environment is, as far as memory goes."""
+
+    states: int  # where observations are discrete, else 0
+    observation_bytes: int
+    n_actions: int
+
+
+def bytes_needed(settings: Train, size: Size | None = None) -> int:
+    """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins.
+
+    size: of the environment; that of DeepSea is in its settings.
+    """
+    if size is None:
+        assert isinstance(settings.env, DeepSea)
+        size = Size(settings.env.depth**2, 4, 2)
+    states, n_actions, envs = size.states, size.n_actions, copies(settings.env)
+    steps = rollouts_per_chunk(settings) * settings.learner.rollout * envs
     match settings.learner:
         case ActorCritic(uncertainty=uncertainty, feed=feed, hidden=hidden, rollout=length, every_action=every):
-            members = 0 if isinstance(uncertainty, Counts) else uncertainty.members
+            members = uncertainty.members if isinstance(uncertainty, Ensemble | Posterior) else 0
             heads = members * n_actions if isinstance(uncertainty, Ensemble) else 0
             outputs = n_actions + (n_actions if every else 1)  # policy, value
             own = 3 * hidden[0] + outputs + heads + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
             reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared else 0)
             layers = 3 * dense_size(hidden, reading)  # with Adam's moments
-            kept = 1 + length * (6 + members)  # of a rollout
+            if not states:  # policy, value and heads have layers of their own
+                layers *= 3
+                layers += 9 * hidden[0] * size.observation_bytes
+            observed = -(-size.observation_bytes // 4)
+            kept = observed + length * (5 + observed + members)  # of a rollout
             replay, update = (feed.capacity * (kept + 1), feed.batch * length * 8 * sum(hidden)) if isinstance(feed, Replay) else (0, 0)
-            drawn = members + 8
+            drawn = members + 7 + observed
         case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
             own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
             layers = 4 * members * dense_size(hidden, n_actions)  # with Adam's moments and the target's
@@ -336,22 +460,49 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def refuse_if_too_large(settings: Train) -> None:
+def refuse_if_too_large(settings: Train, size: Size | None = None) -> None:
     """SettingsError where a run cannot fit into this machine."""
-    have, need = memory_bytes(), bytes_needed(settings)
+    have, need = memory_bytes(), bytes_needed(settings, size)
     if need > have:
         names = {path[-1] for path, _, _ in leaves(settings)}
-        fits = [f"--{name} {most}" for name in ("capacity", "replay", "seeds") if name in names and (most := largest(settings, name, have))]
-        smaller = ", ".join(f"--{name}" for name in ("depth", "hidden", "members", "batch", "rollout") if name in names) + " or --chunk"
-        other = f"{fits[0]} would fit" if fits else f"choose a smaller {smaller}"
-        size = f"--seeds {settings.run.seeds} at --depth {settings.env.depth}"
-        raise SettingsError(f"{size} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
+        fit = ((name, largest(settings, name, have, size)) for name in ("capacity", "replay", "seeds") if name in names)
+        fits = [f"--{name} {most}" for name, most in fit if most]
+        smaller = ", ".join(f"--{name}" for name in ("depth", "envs", "hidden", "members", "batch", "rollout") if name in names)
+        other = f"{fits[0]} would fit" if fits else f"choose a smaller {smaller} or --chunk"
+        what = f"--seeds {settings.run.seeds}"
+        what += f" at --depth {settings.env.depth}" if isinstance(settings.env, DeepSea) else f" of {named(settings.env)}"
+        raise SettingsError(f"{what} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
 
 
-def largest(settings: Train, name: str, have: int) -> int:
+def largest(settings: Train, name: str, have: int, size: Size | None = None) -> int:
     """The largest value of a setting, up to the one it has, for which a run fits, or 0."""
     now = next(value for path, _, value in leaves(settings) if path[-1] == name)
-    return bisect.bisect(range(1, now + 1), have, key=lambda value: bytes_needed(override(settings, **{name: value})))
+    return bisect.bisect(range(1, now + 1), have, key=lambda value: bytes_needed(override(settings, **{name: value}), size))
+
+
+def named(env: Environment) -> str:
+    """An environment as it is named on the command line."""
+    kind = next(name for name, kind in ENVIRONMENTS.items() if isinstance(env, kind))
+    return kind if isinstance(env, DeepSea) else f"{kind}:{env.id}"
+
+
+def sea(settings: Train) -> DeepSea:
+    """The sea of a run that is on one."""
+    assert isinstance(settings.env, DeepSea), f"{named(settings.env)} is no sea"
+    return settings.env
+
+
+def environment(word: str) -> Environment:
+    """The environment of that name, `deep-sea`, `gymnax:ID` or `gym:ID`, with its defaults."""
+    kind, _, name = word.partition(":") if isinstance(word, str) else (word, "", "")
+    found = pick("environment", kind, ENVIRONMENTS)
+    if issubclass(found, DeepSea):
+        if name:
+            raise SettingsError(f"unknown environment {shown(word)}; did you mean {kind}?")
+        return found()
+    if not name:
+        raise SettingsError(f"which one? {kind}:ID, for example {kind}:{found().id}")
+    return found(id=name)
 
 
 T = TypeVar("T")
@@ -465,6 +616,8 @@ def expected(hint: Any) -> str:
 
 def _converted(hint: Any, value: Any) -> Any:
     """The value as the type asks for it; ValueError where it does not fit."""
+    if hint is Any:
+        return value
     match typing.get_origin(hint), typing.get_args(hint):
         case types.UnionType | typing.Union, kinds:
             return None if value is None else _converted(next(kind for kind in kinds if kind is not type(None)), value)

@@ -83,6 +83,12 @@ def write(path: Path, data: Bytes) -> None:
             raise
 
 
+def refuse_if_there(path: Path) -> None:
+    """SettingsError where a file would be overwritten."""
+    if path.exists():
+        raise SettingsError(f"{path} is there already; choose another name or remove it (nothing was overwritten)")
+
+
 def append(path: Path, data: Bytes) -> None:
     """Add to the end of a file that is there. A crash may leave a part of it: whoever reads such a file must be able to tell."""
     left = memoryview(data).cast("B")

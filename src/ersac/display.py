@@ -18,13 +18,15 @@ class Status(NamedTuple):
     """Where a run is; an entry a seed."""
 
     seeds: list[int]
-    episodes: int  # of the seed that has fewest
+    done: int  # of the seed that has fewest
     budget: int
     seconds: float  # since the first step
     steps_per_second: float
     goal_share: np.ndarray  # of the last 100 episodes
     told: dict[str, np.ndarray]  # what the learner says of itself
     solved: list[int | None]
+    unit: str = "episodes"  # that is budgeted
+    returns: np.ndarray | None = None  # means of the last 100 episodes, where these tell more than goals
 
 
 class Sweeping(NamedTuple):
@@ -91,9 +93,10 @@ def run_words(status: Status) -> str:
     spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
     done = sum(solved is not None for solved in status.solved)
     told = "".join(f"  {name} {spread(values, '.3g')}" for name, values in status.told.items())
+    reached = f"goal {spread(status.goal_share, '.2f')}" if status.returns is None else f"return {spread(status.returns, '.4g')}"
     return (
-        f"episode {status.episodes:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
-        f"  solved {done}/{len(status.seeds)}  goal {spread(status.goal_share, '.2f')}{told}"
+        f"{status.unit.removesuffix('s')} {status.done:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
+        f"  solved {done}/{len(status.seeds)}  {reached}{told}"
     )
 
 
@@ -143,13 +146,15 @@ class Screen:
 
     def show(self, status: Status) -> None:
         """Redraw."""
-        text = f"{status.episodes:,} of {status.budget:,} episodes, {status.steps_per_second:,.0f} steps/s"
-        self.progress.update(self.task, description=text, total=status.budget, completed=status.episodes, eta=f"eta {eta(status)}")
-        table = Table("seed", "goal, last 100", *status.told, "solved at", box=None, header_style="bold")
+        text = f"{status.done:,} of {status.budget:,} {status.unit}, {status.steps_per_second:,.0f} steps/s"
+        self.progress.update(self.task, description=text, total=status.budget, completed=status.done, eta=f"eta {eta(status)}")
+        reached = "goal, last 100" if status.returns is None else "return, last 100"
+        table = Table("seed", reached, *status.told, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved[i] is None else f"{status.solved[i]:,}"
             numbers = (f"{values[i]:.3g}" for values in status.told.values())
-            table.add_row(str(seed), f"{status.goal_share[i]:.0%}", *numbers, solved)
+            share = f"{status.goal_share[i]:.0%}" if status.returns is None else f"{status.returns[i]:.4g}"
+            table.add_row(str(seed), share, *numbers, solved)
         hidden = len(status.seeds) - self.ROWS
         if hidden > 0:
             rest = sum(solved is not None for solved in status.solved[self.ROWS :])
@@ -184,7 +189,7 @@ def choose_for_sweep(show: bool) -> Display:
 
 def eta(status: Status) -> str:
     """The time that the rest of the budget will take at this pace."""
-    return duration(status.seconds * (status.budget - status.episodes) / max(1, status.episodes))
+    return duration(status.seconds * (status.budget - status.done) / max(1, status.done))
 
 
 def duration(seconds: float) -> str:

@@ -18,19 +18,19 @@ ROUNDING = 1e-6  # of a fraction in single precision, and more
 
 
 class Feed(NamedTuple):
-    """Rollouts go in one at a time and come out in batches, a number of batches for each."""
+    """Rollouts go in, as many at a time as there are environments, and come out in batches, a number of batches for each time."""
 
     updates: int  # batches after each push
-    init: Callable[[Trajectory], Tree]  # an example -> a state that holds nothing
-    push: Callable[[Tree, Trajectory], Tree]
-    draw: Callable[[Tree, Trajectory, Array, Key], tuple[Trajectory, Array]]  # state, newest, which update, key -> (batch [B], slots [B])
+    init: Callable[[Trajectory], Tree]  # an example of one rollout -> a state that holds nothing
+    push: Callable[[Tree, Trajectory], Tree]  # state, rollouts [N, ...]
+    draw: Callable[[Tree, Trajectory, Array, Key], tuple[Trajectory, Array]]  # state, newest [N], update, key -> (batch [B], slots [B])
     reweight: Callable[[Tree, Array, Array], Tree]  # state, slots [B], priorities [B] -> state
 
 
 def fresh() -> Feed:
-    """Every rollout once, alone; nothing is kept."""
-    alone = lambda food, newest, update, key: (jax.tree.map(lambda x: x[None], newest), jnp.zeros(1, jnp.int32))
-    return Feed(1, lambda example: (), lambda food, newest: food, alone, lambda food, slots, priority: food)
+    """Every rollout once; nothing is kept."""
+    once = lambda food, newest, update, key: (newest, jnp.arange(len(newest.reward)))
+    return Feed(1, lambda example: (), lambda food, newest: food, once, lambda food, slots, priority: food)
 
 
 class Ring(NamedTuple):
@@ -42,7 +42,7 @@ class Ring(NamedTuple):
 
 
 def replay(capacity: int, batch: int, updates: int, offline_fraction: float | Array, exponent: float | Array) -> Feed:
-    """A ring of whole rollouts, drawn in proportion to priority^exponent (Schaul et al. 2015) beside the newest one."""
+    """A ring of whole rollouts, drawn in proportion to priority^exponent (Schaul et al. 2015) beside the newest ones."""
 
     def init(example: Trajectory) -> Ring:
         kept = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
@@ -50,17 +50,19 @@ def replay(capacity: int, batch: int, updates: int, offline_fraction: float | Ar
 
     def push(ring: Ring, newest: Trajectory) -> Ring:
         """What has not been learned from may be as surprising as anything: it has the greatest priority there is."""
-        slot = ring.pushed % capacity
+        n = len(newest.reward)
+        slots = (ring.pushed + jnp.arange(n)) % capacity
         greatest = jnp.where(ring.pushed == 0, 1.0, jnp.max(ring.priority))
-        kept = jax.tree.map(lambda slots, one: slots.at[slot].set(one), ring.rollouts, newest)
-        return Ring(kept, ring.priority.at[slot].set(greatest), ring.pushed + 1)
+        kept = jax.tree.map(lambda all_slots, some: all_slots.at[slots].set(some), ring.rollouts, newest)
+        return Ring(kept, ring.priority.at[slots].set(greatest), ring.pushed + n)
 
     def draw(ring: Ring, newest: Trajectory, update: Array, key: Key) -> tuple[Trajectory, Array]:
         relative = ring.priority / jnp.max(ring.priority)  # whose powers neither overflow nor all vanish
         weights = jnp.where(ring.priority > 0, relative**exponent, 0.0)
-        now = is_newest(offline_fraction, update * batch + jnp.arange(batch))
+        number = update * batch + jnp.arange(batch)
+        turn = newest_before(offline_fraction, number) % len(newest.reward)  # each of the newest in its turn
         drawn = jnp.minimum(sample(weights, key, batch), ring.pushed - 1)  # rounding may let a running sum grow where nothing is kept
-        slots = jnp.where(now, (ring.pushed - 1) % capacity, drawn)
+        slots = jnp.where(is_newest(offline_fraction, number), (ring.pushed - 1 - turn) % capacity, drawn)
         return jax.tree.map(lambda x: x[slots], ring.rollouts), slots
 
     def reweight(ring: Ring, slots: Array, priority: Array) -> Ring:
@@ -90,10 +92,14 @@ def _found(total: Array, height: Array) -> tuple[Array, Array]:
     return place, height - jnp.where(place > 0, total[place - 1], 0.0)
 
 
-def is_newest(offline_fraction: float | Array, number: Array) -> Array:
-    """Whether the number-th rollout drawn since a push, counted from 0, is the one that was pushed.
+def newest_before(offline_fraction: float | Array, number: Array) -> Array:
+    """How many of the first `number` rollouts drawn since a push are of those that were pushed.
 
     The first is, and after it as many as bring the share of the others to the fraction: of 32 with a fraction of 0.97 just the first.
     """
-    newest = lambda drawn: jnp.ceil(jnp.maximum(1 - offline_fraction - ROUNDING, 0.0) * drawn)
-    return newest(number + 1) > newest(number)
+    return jnp.ceil(jnp.maximum(1 - offline_fraction - ROUNDING, 0.0) * number).astype(jnp.int32)
+
+
+def is_newest(offline_fraction: float | Array, number: Array) -> Array:
+    """Whether the number-th rollout drawn since a push, counted from 0, is one of those that were pushed."""
+    return newest_before(offline_fraction, number + 1) > newest_before(offline_fraction, number)

@@ -1,8 +1,10 @@
 """Torsos and heads behind two small seams: plain pytrees, any flax module fits."""
 
+import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ from jax import numpy as jnp
 from ersac.types import Array, Params, Rng, Tree
 
 TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
+CONSTANT = 1e-6  # a feature of random networks: negligible beside any that does not vanish
 
 
 class Net(NamedTuple):
@@ -33,7 +36,7 @@ class Head(NamedTuple):
     """Features to outputs; with rows of its own where observations are integers."""
 
     init: Callable[[Rng], Params]
-    apply: Callable[[Tree, Tree, Array], Array]  # dense, rows, features -> [..., n_out]
+    apply: Callable[[Tree, Tree, Array, Array], Array]  # dense, rows, obs, features -> [..., n_out]
     rows: dict[str, int]  # the tables it has, by name, and their widths
 
 
@@ -42,10 +45,11 @@ def normal(rng: Rng, shape: tuple[int, ...], scale: float) -> np.ndarray:
     return np.float32(scale) * rng.standard_normal(shape, np.float32)
 
 
-def linear(n_in: int, n_out: int, gain: float = 1.0) -> Net:
-    """`x w + b` with normal weights of standard deviation gain / sqrt(n_in)."""
+def linear(n_in: int, n_out: int, gain: float = 1.0, bias: float = 0.0) -> Net:
+    """`x w + b` with normal weights of standard deviation gain / sqrt(n_in); `bias`: that of the biases."""
+    biases = lambda rng: normal(rng, (n_out,), bias) if bias else np.zeros(n_out, np.float32)  # of which none takes a draw
     return Net(
-        lambda rng: {"w": normal(rng, (n_in, n_out), gain / n_in**0.5), "b": np.zeros(n_out, np.float32)},
+        lambda rng: {"w": normal(rng, (n_in, n_out), gain / n_in**0.5), "b": biases(rng)},
         lambda params, x: add_bias(x @ params["w"], params["b"]),
     )
 
@@ -81,7 +85,7 @@ def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
     net = linear(width, n_out, gain)
     return Head(
         lambda rng: Params(net.init(rng), {"own": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, features: net.apply(dense, features) + rows["own"],
+        lambda dense, rows, obs, features: net.apply(dense, features) + rows["own"],
         {"own": n_out},
     )
 
@@ -90,9 +94,129 @@ def table_head(n_states: int, n_out: int) -> Head:
     """A head that is nothing but rows: what it says of one state is independent of what it says of another."""
     return Head(
         lambda rng: Params({}, {"own": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, features: rows["own"],
+        lambda dense, rows, obs, features: rows["own"],
         {"own": n_out},
     )
+
+
+def mlp(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
+    """A tanh network on arrays, laid flat.
+
+    Without biases in its first layer it would be odd: what is learned of an observation would be taken for known, with its sign turned,
+    of the opposite one. With these, features of opposite observations of unit variance are independent.
+    """
+    first, *others = itertools.pairwise((math.prod(shape), *hidden))
+    layers = [linear(*first, bias=1.0), *(linear(*widths) for widths in others)]
+
+    def apply(params: Tree, obs: Array) -> Array:
+        x = obs.reshape(*_leading(obs, shape), -1)
+        for layer, own in zip(layers, params, strict=True):
+            x = jnp.tanh(layer.apply(own, x))
+        return x
+
+    return Net(lambda rng: [layer.init(rng) for layer in layers], apply)
+
+
+class Filters(NamedTuple):
+    """One convolution: how many filters, how large they are, how far apart."""
+
+    channels: int
+    side: int
+    stride: int
+
+
+SMALL_IMAGE = 36  # pixels, the fewest that the large filters fit into; below it one layer of small ones, as MinAtar's own agents have it
+SMALL_FILTERS = (Filters(16, 3, 1),)
+FILTERS = (Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3, 1))  # those of Mnih et al. 2015
+
+
+def convolutional(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
+    """A ReLU network on images [height, width, channels]: filters chosen by their size, then layers of those widths."""
+    least = min(shape[:2])
+    filters = FILTERS if least >= SMALL_IMAGE else SMALL_FILTERS if least >= SMALL_FILTERS[0].side else ()
+    channels = (shape[-1], *(each.channels for each in filters))
+    side = lambda pixels: functools.reduce(lambda n, each: (n - each.side) // each.stride + 1, filters, pixels)
+    flat = side(shape[0]) * side(shape[1]) * channels[-1]
+    layers = [linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise((flat, *hidden))]
+
+    def init(rng: Rng) -> Tree:
+        fan_in = [each.side**2 * n_in for each, n_in in zip(filters, channels, strict=False)]
+        shapes = [(each.side, each.side, n_in, each.channels) for each, n_in in zip(filters, channels, strict=False)]
+        convolutions = [
+            {"w": normal(rng, shape, (2 / n) ** 0.5), "b": np.zeros(shape[-1], np.float32)} for shape, n in zip(shapes, fan_in, strict=True)
+        ]
+        return {"convolutions": convolutions, "layers": [layer.init(rng) for layer in layers]}
+
+    def apply(params: Tree, obs: Array) -> Array:
+        leading = _leading(obs, shape)
+        x = obs.reshape(-1, *shape)
+        for each, own in zip(filters, params["convolutions"], strict=True):
+            x = jax.lax.conv_general_dilated(x, own["w"], (each.stride,) * 2, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = jax.nn.relu(add_bias(x, own["b"]))
+        x = x.reshape(*leading, -1)
+        for layer, own in zip(layers, params["layers"], strict=True):
+            x = jax.nn.relu(layer.apply(own, x))
+        return x
+
+    return Net(init, apply)
+
+
+def flax_net(module: Any, shape: tuple[int, ...]) -> Net:
+    """Any flax module that takes observations [..., *shape] to features [..., n]."""
+
+    def init(rng: Rng) -> Tree:
+        key = jax.random.key(int(rng.integers(2**31)))
+        return jax.tree.map(np.asarray, module.init(key, jnp.zeros(shape)))
+
+    return Net(init, module.apply)
+
+
+def _leading(obs: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return obs.shape[: obs.ndim - len(shape)]
+
+
+def dense_torso(net: Net, shape: tuple[int, ...]) -> Torso:
+    """A network on observations that are no integers; it has no rows."""
+    width = jax.eval_shape(lambda obs: net.apply(net.init(np.random.default_rng(0)), obs), jnp.zeros(shape)).shape[-1]
+    return Torso(lambda rng: Params(net.init(rng), {}), lambda dense, rows, obs: net.apply(dense, obs), width, {})
+
+
+def linear_head(width: int, n_out: int, gain: float) -> Head:
+    """A linear head, without rows."""
+    net = linear(width, n_out, gain)
+    return Head(lambda rng: Params(net.init(rng), {}), lambda dense, rows, obs, features: net.apply(dense, features), {})
+
+
+def apart(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
+    """A linear head on a torso of its own: nobody has to weigh its loss against another's."""
+    torso = dense_torso(net, shape)
+    top = linear(torso.width, n_out, gain)
+    return Head(
+        lambda rng: Params({"torso": net.init(rng), "top": top.init(rng)}, {}),
+        lambda dense, rows, obs, features: top.apply(dense["top"], net.apply(dense["torso"], obs)),
+        {},
+    )
+
+
+def random_table(n_states: int, n_out: int, scale: float) -> Net:
+    """A fixed table of independent normal draws: a prior for integers."""
+    return Net(lambda rng: normal(rng, (n_states, n_out), scale), lambda table, obs: table[obs])
+
+
+def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Net:
+    """A fixed network whose outputs have that standard deviation at every observation: a prior for everything else.
+
+    Its features are brought to unit length, so that no observation has a wider prior because its numbers are large. One more feature,
+    a small constant, is all that is left where the others vanish: at an observation of zeros.
+    """
+    width = dense_torso(net, shape).width
+
+    def apply(params: Tree, obs: Array) -> Array:
+        features = net.apply(params["net"], obs)
+        features = jnp.concatenate([features, jnp.full_like(features[..., :1], CONSTANT)], axis=-1)
+        return (features / jnp.linalg.norm(features, axis=-1, keepdims=True)) @ params["top"]
+
+    return Net(lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply)
 
 
 def scale_gradient(x: Array, scale: float | Array) -> Array:

@@ -14,7 +14,7 @@ one thing: a row does not drift on while nobody looks at it.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -139,3 +139,16 @@ def store(rules: Tree, widths: Tree) -> Store:
         return data.at[index].set(jnp.concatenate([*moved, *remembered, on_clock(time, data) * ones], axis=1))
 
     return Store(pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), recall, update)
+
+
+def nothing(names: Iterable[str]) -> Store:
+    """Where there are no tables: an array of no rows, in which nothing is found and nothing is moved."""
+    empty: Tree = {name: {} for name in names}
+    no_idle = lambda data, index: jnp.zeros((*index.shape[:1], 1), data.dtype)
+    return Store(
+        lambda tables: np.zeros((0, 0), np.float32),
+        lambda data: empty,
+        lambda data, index: empty,
+        lambda data, time, index: (empty, [], no_idle(data, index)),
+        lambda data, time, index, gradients: data,
+    )

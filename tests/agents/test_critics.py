@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, game, risk
+from ersac import config, game, policies, risk
 from ersac.agents import critics
 from ersac.types import Trajectory
 
@@ -71,11 +71,12 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.View, jax.Array]:
     logits, action = jnp.asarray(rng.normal(size=(steps + 1, 3))), jnp.asarray(rng.integers(0, 3, steps))
     discount = jnp.asarray([1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
     ones, reward = jnp.ones(steps), jnp.asarray(rng.normal(size=steps))
-    log_mu = critics.at(jax.nn.log_softmax(logits[:-1]), action)
+    policy = policies.categorical(3)
+    log_mu, entropy = policy.log_prob(logits[:-1], action), policy.entropy(logits[:-1])
     t = Trajectory(jnp.arange(steps + 1), action, reward, discount, ones, log_mu, jnp.zeros((steps, 0)))
     told = jnp.asarray(rng.normal(size=(steps + 1, 3))) if told is None else told
     bonuses = attitude.bonus(sigma2, tau)
-    return critics.View(t, logits, told, critics.at(bonuses[:-1], action), bonuses, attitude.weight(tau), ones), sigma2
+    return critics.View(t, logits, log_mu, entropy, told, policies.at(bonuses[:-1], action), bonuses, attitude.weight(tau), ones), sigma2
 
 
 JUDGE_EVERY = jax.jit(critics.judge_every, static_argnums=0)
@@ -136,7 +137,7 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
         zeros, ones = jnp.zeros(LAYERS), jnp.ones(LAYERS)
         t = Trajectory(obs, action, jnp.asarray(reward)[obs[:-1], action], jnp.array([1.0, 1.0, 0.0]), ones, zeros, zeros[:, None])
         of = lambda table: jnp.asarray(table)[obs]
-        v = critics.View(t, of(logits), of(told), zeros, of(bonus), jnp.asarray(tau), ones)
+        v = critics.View(t, of(logits), zeros, zeros, of(told), zeros, of(bonus), jnp.asarray(tau), ones)
         judged = critics.judge_every(config.override(SETTINGS, gamma=1.0), v)
         return (judged.told + judged.error)[0]
 

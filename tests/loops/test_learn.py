@@ -33,7 +33,8 @@ class State(NamedTuple):
 @jax.jit
 def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
     agent = make_agent(FRESH, ENV)
-    return rollout(ENV, agent, WORLD, learner, actor, throw(FRESH, agent, key))[:2]
+    actor, t, _ = rollout(ENV, agent, WORLD, learner, actor, throw(FRESH, agent, key))
+    return actor, jax.tree.map(lambda x: x[None], t)  # of one environment
 
 
 @partial(jax.jit, static_argnums=0)
@@ -55,7 +56,8 @@ def start(settings: config.ActorCritic) -> State:
     double = lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x
     learner = jax.tree.map(double, learner)
     actor = begin(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
-    return State(learner, make_feed(settings).init(jax.eval_shape(act, learner, actor, jax.random.key(0))[1]), actor)
+    _, example = jax.eval_shape(act, learner, actor, jax.random.key(0))
+    return State(learner, make_feed(settings).init(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)), actor)
 
 
 def test_what_is_eaten_once_is_observed_and_learned_from(float64):
@@ -66,7 +68,7 @@ def test_what_is_eaten_once_is_observed_and_learned_from(float64):
     @jax.jit
     def updated(lam, learner, t):
         agent = make_agent(config.override(FRESH, lam=lam), ENV)
-        return agent.update(agent.observe(learner, t), jax.tree.map(lambda x: x[None], t))
+        return agent.update(agent.observe(learner, t), t)
 
     theirs, _, told = updated(0.8, learner, t)
     assert food == ()
@@ -94,7 +96,7 @@ def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory)
     dense, tau = learner.params.dense, np.exp(float(learner.log_tau))
     features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)
     logits = np.asarray(ac.policy_logits(parts, Params(dense, rows), t.obs))[:-1]
-    j = np.asarray(parts.value.apply(dense["value"], rows["value"], features))[:, 0]
+    j = np.asarray(parts.value.apply(dense["value"], rows["value"], t.obs, features))[:, 0]
     heads = Params(dense["uncertainty"], jax.tree.map(lambda x: x[:-1], rows["uncertainty"]))
     sigma2 = np.asarray(parts.uncertainty.sigma2(heads, learner.memory, t.obs[:-1], features[:-1], t.action))
     pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -137,12 +139,13 @@ def test_every_update_draws_for_itself():
     feed = feeds.replay(50, 1, 40, 1.0, 1.0)
     tell = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
     counter = make_agent(FRESH, ENV)._replace(observe=lambda learner, t: learner + 1, update=tell)
+    alone = lambda number: jax.tree.map(lambda x: x[None], numbered(number))
     ring, push = feed.init(numbered(0)), jax.jit(feed.push)
     for number in range(49):
-        ring = push(ring, numbered(number))
-    learner, food, metrics = jax.jit(partial(learn, counter, feed))(0, ring, numbered(49), jax.random.key(0))
+        ring = push(ring, alone(number))
+    learner, food, metrics = jax.jit(partial(learn, counter, feed))(0, ring, alone(49), jax.random.key(0))
     assert (learner, food.pushed) == (1, 50)
-    drawn = jax.jit(lambda update: feed.draw(food, numbered(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
+    drawn = jax.jit(lambda update: feed.draw(food, alone(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
     slots = [int(drawn(update)) for update in range(40)]
     assert len(set(slots)) > 20
     assert metrics["number"] == pytest.approx(np.mean(slots), rel=1e-6)

@@ -113,7 +113,8 @@ def test_replay_changes_nothing_of_what_is_believed_in_closed_form():
     learner = agent.init(np.random.default_rng(0))
 
     def body(state, x):
-        learner, food, _ = learn(agent, feed, *state, *x)
+        t, key = x
+        learner, food, _ = learn(agent, feed, *state, jax.tree.map(lambda leaf: leaf[None], t), key)
         return (learner, food), None
 
     one = jax.tree.map(lambda x: x[0], rollouts)
@@ -147,7 +148,7 @@ def trained(n_states: int, members: int, rollouts: Trajectory, asked: Trained) -
     still = {"learning_rate": 0.0, "policy_rate": 0.0, "value_rate": 0.0, "hidden": (1,), "rollout": rollouts.action.shape[1]}
     settings = config.override(config.ActorCritic(uncertainty=uncertainty, feed=config.Replay(batch=len(rollouts.action))), **still)
     parts = make_parts(settings, env)
-    agent = ac.actor_critic(settings, parts, make_optimisers(settings, parts, 0.0), 0.1, env.n_actions)
+    agent = ac.actor_critic(settings, parts, make_optimisers(settings, parts, 0.0), 0.1)
     learner = agent.init(np.random.default_rng(2))
     learner, _ = jax.lax.scan(lambda learner, t: (agent.observe(learner, t), None), learner, rollouts)
 

@@ -29,8 +29,8 @@ def agent(uncertainty, **changes):
     settings = config.check(config.override(settings, **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    agent = ac.actor_critic(settings, parts, optimisers, 0.1, ENV.n_actions)
-    taught = lambda learner, t: learn(agent, feeds.fresh(), learner, (), t, jax.random.key(0))[0]
+    agent = ac.actor_critic(settings, parts, optimisers, 0.1)
+    taught = lambda learner, t: learn(agent, feeds.fresh(), learner, (), jax.tree.map(lambda x: x[None], t), jax.random.key(0))[0]
     return Made(parts, optimisers.rows), agent.init(np.random.default_rng(0)), jax.jit(taught)
 
 

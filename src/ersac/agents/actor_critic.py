@@ -8,11 +8,13 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import game, nets
+from ersac import nets
 from ersac.agents import critics
 from ersac.agents.base import Agent
 from ersac.agents.critics import Critic
-from ersac.config import ActorCritic, Counts, Ensemble, Posterior
+from ersac.config import ActorCritic, Ensemble, Estimator, Posterior
+from ersac.lenses import Lens
+from ersac.policies import Policy
 from ersac.risk import Risk
 from ersac.rows import Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
@@ -28,6 +30,8 @@ class Parts(NamedTuple):
     uncertainty: Uncertainty
     risk: Risk
     critic: Critic
+    kind: Policy  # what the policy's head means
+    lens: Lens  # through which all of them see
 
 
 class Optimisers(NamedTuple):
@@ -40,14 +44,9 @@ class Optimisers(NamedTuple):
 
 
 def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
-    """The policy's logits at observations whose rows have been looked up [..., A]."""
+    """What the policy's head says at observations, seen through the lens, whose rows have been looked up [..., A]."""
     features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
-    return parts.policy.apply(params.dense["policy"], params.rows["policy"], features)
-
-
-def log_prob(logits: Array, action: Array) -> Array:
-    """log pi(a | s) [...] of logits [..., A]."""
-    return critics.at(jax.nn.log_softmax(logits), action)
+    return parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
 
 
 def loss(
@@ -60,34 +59,36 @@ def loss(
     that they share is its weight.
     """
     dense, looked_up = params
+    known, index = parts.lens.inner(memory), parts.kind.choice(t.action)
+    t = t._replace(obs=parts.lens.obs(memory, t.obs), reward=parts.lens.reward(memory, t.reward))
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
     unit = stop_gradient(weight)  # advantages count in units of the entropy weight: logits are K / tau
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
-    logits = parts.policy.apply(dense["policy"], looked_up["policy"], features)  # [T+1, A]
+    logits = parts.policy.apply(dense["policy"], looked_up["policy"], t.obs, features)  # [T+1, A]
     critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(unit))
-    told = parts.value.apply(dense["value"], looked_up["value"], critic_features)  # [T+1, n]
+    told = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
 
     # uncertainties
     every = Params(dense["uncertainty"], looked_up["uncertainty"])
     taken = Params(every.dense, jax.tree.map(lambda x: x[:-1], every.rows))  # the rows of s_1 ... s_T
     reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
-    sigma2 = parts.uncertainty.sigma2(taken, memory, t.obs[:-1], reward_features, t.action)  # [T]
-    of_action = lambda a: parts.uncertainty.sigma2(every, memory, t.obs, features, jnp.full(t.obs.shape[:1], a))
-    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(logits.shape[-1]))  # [T+1, A]
+    sigma2 = parts.uncertainty.sigma2(taken, known, t.obs[:-1], reward_features, index)  # [T]
+    of_action = lambda a: parts.uncertainty.sigma2(every, known, t.obs, features, jnp.full(t.obs.shape[:1], a))
+    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.kind.n_actions))  # [T+1, A]
 
     # both players, the critic, the reward heads
-    log_pi = jax.nn.log_softmax(logits[:-1])
-    rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(critics.at(log_pi, t.action) - t.log_mu)))  # [T]
-    view = critics.View(t, logits, told, parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau), weight, rho)
-    judged = parts.critic.judge(settings, view)
+    log_pi_a, entropies = parts.kind.log_prob(logits[:-1], t.action), parts.kind.entropy(logits[:-1])  # [T]
+    rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
+    bonuses = (parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau))
+    judged = parts.critic.judge(settings, critics.View(t, logits, log_pi_a, entropies, told, *bonuses, weight, rho))
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
     payoff = mean(judged.payoff) / unit
     critic = mean(0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
-    reward = mean(parts.uncertainty.loss(taken, memory, t.obs[:-1], reward_features, t))
-    entropy = mean(game.entropy(log_pi))
+    reward = mean(parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
+    entropy = mean(entropies)
     metrics = {"tau": tau, "entropy": entropy, "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
     return -payoff + critic + reward, (mean(jnp.abs(judged.error)), metrics)
 
@@ -129,42 +130,54 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
         "log_tau": optimisers.log_tau.init(log_tau),
         "time": jnp.zeros((), jnp.int32),
     }
-    return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
+    return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.lens.wrap(memory), opt))
 
 
-def reward_noise(uncertainty: Ensemble | Posterior | Counts, length: int, key: Key) -> Array:
+def reward_noise(uncertainty: Estimator, length: int, key: Key) -> Array:
     """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
-    if isinstance(uncertainty, Counts):
+    if not isinstance(uncertainty, Ensemble | Posterior):
         return jnp.zeros((length, 0))
     if uncertainty.noise_variance is None:
         return jnp.zeros((length, uncertainty.members))
     return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(key, (length, uncertainty.members))
 
 
-def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, n_actions: int) -> Agent:
+def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
     """The agent whose attitude to risk, estimator and optimisers are given."""
+    kind, lens = parts.kind, parts.lens
 
     def look_up(learner: Learner, obs: Array) -> Params:
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
-    def act(learner: Learner, kept: Tree, obs: Array, gumbel: Array) -> tuple[Array, Array]:
-        """Sample from the policy: the largest of logits plus Gumbel noise. What needs a sum over actions waits for log_mu."""
-        logits = policy_logits(parts, look_up(learner, obs), obs)  # [A]
-        return jnp.argmax(logits + gumbel), logits
+    def told(learner: Learner, obs: Array) -> Array:
+        return policy_logits(parts, look_up(learner, obs), lens.obs(learner.memory, obs))
+
+    def act(learner: Learner, kept: Tree, obs: Array, chance: Array) -> tuple[Array, Array]:
+        """Sample from the policy. What needs a sum over actions waits for log_mu."""
+        logits = told(learner, obs)  # [A]
+        return kind.draw(logits, chance), logits
+
+    def observe(learner: Learner, t: Trajectory) -> Learner:
+        memory = lens.observe(learner.memory, t)
+        seen = t._replace(obs=lens.obs(memory, t.obs), reward=lens.reward(memory, t.reward), action=kind.choice(t.action))
+        return learner._replace(memory=lens.replace(memory, parts.uncertainty.observe(lens.inner(memory), seen)))
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
         dense, looked_up = look_up(learner, obs)
+        obs = lens.obs(learner.memory, obs)
         features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
         heads = Params(dense["uncertainty"], looked_up["uncertainty"])
-        return parts.uncertainty.sigma2(heads, learner.memory, obs, features, action)
+        return parts.uncertainty.sigma2(heads, lens.inner(learner.memory), obs, features, kind.choice(action))
 
     return Agent(
         init=lambda rng: init(settings, parts, optimisers, tau0, rng),
         begin=lambda learner, key: (),
-        chance=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
+        chance=kind.chance,
         act=act,
-        log_mu=log_prob,
-        observe=lambda learner, t: learner._replace(memory=parts.uncertainty.observe(learner.memory, t)),
+        best=lambda learner, kept, obs: kind.best(told(learner, obs)),
+        emit=kind.emit,
+        log_mu=kind.log_prob,
+        observe=observe,
         noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
         update=lambda learner, batch: update(settings, parts, optimisers, learner, batch),
         sigma2=sigma2,

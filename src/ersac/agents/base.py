@@ -15,8 +15,10 @@ class Agent(NamedTuple):
     act: Callable[
         [Learner, Tree, Array, Tree], tuple[Array, Tree]
     ]  # learner, kept, obs, one step's chance -> (action, what log_mu asks for)
+    best: Callable[[Learner, Tree, Array], Array]  # learner, kept, obs -> the action that it thinks best
+    emit: Callable[[Array], Array]  # action, as it is learned from -> as the environment takes it
     log_mu: Callable[[Tree, Array], Array]  # what act told, [T, ...], and actions [T] -> behaviour log-probabilities [T]: all steps at once
     noise: Callable[[Key, int], Tree]  # key, T -> what goes with each of T steps to the learner [T, ...], drawn before the first of them
-    observe: Callable[[Learner, Trajectory], Learner]  # a rollout, once, when it has been acted: what is counted and not learned
+    observe: Callable[[Learner, Trajectory], Learner]  # rollouts [N, ...], once, when they have been acted: what is counted, not learned
     update: Callable[[Learner, Trajectory], tuple[Learner, Array, dict[str, Array]]]  # batch [B, ...] -> (learner, priority [B], metrics)
     sigma2: Callable[[Learner, Array, Array], Array]  # learner, obs, action -> epistemic variance, for maps and pictures

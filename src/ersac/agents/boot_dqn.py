@@ -255,6 +255,8 @@ def boot_dqn(settings: BootDQN, net: Net, rule: Rule, store: Store) -> Agent:
         begin=lambda learner, key: jax.random.randint(key, (), 0, net.members),
         chance=lambda key, length: jax.random.uniform(key, (length,)),
         act=act,
+        best=lambda learner, head, obs: jnp.argmax(jnp.mean(every(learner, obs), axis=0)),  # of all members together
+        emit=lambda action: action,
         noise=lambda key, length: drawn_noise(settings, key, length),
         log_mu=lambda q, action: -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1)),  # infinite where q is not a number
         observe=lambda learner, t: learner,

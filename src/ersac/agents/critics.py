@@ -18,6 +18,7 @@ from jax.lax import stop_gradient
 
 from ersac import game, returns
 from ersac.config import ActorCritic
+from ersac.policies import at
 from ersac.types import Array, Trajectory
 
 
@@ -25,7 +26,9 @@ class View(NamedTuple):
     """A trajectory as the learner sees it now. A is the number of actions."""
 
     t: Trajectory
-    logits: Array  # [T+1, A]
+    logits: Array  # [T+1, A]  what the policy's head says
+    log_pi_a: Array  # [T]     of the action taken
+    entropy: Array  # [T]
     told: Array  # [T+1, n]    what the critic's head says
     bonus: Array  # [T]        of the action taken
     bonuses: Array  # [T+1, A] of every action
@@ -48,24 +51,17 @@ class Critic(NamedTuple):
     judge: Callable[[ActorCritic, View], Judged]
 
 
-def at(of_actions: Array, action: Array) -> Array:
-    """What the actions [...] have of what all have [..., A]."""
-    return jnp.take_along_axis(of_actions, action[..., None], axis=-1)[..., 0]
-
-
 def judge_sampled(settings: ActorCritic, v: View) -> Judged:
     """K of the action taken, by V-trace from J; the policy climbs the payoff itself [a-kac], with the sign of e-pol-grad."""
-    log_pi = jax.nn.log_softmax(v.logits[:-1])  # [T, A]
-    log_pi_a, entropy = at(log_pi, v.t.action), game.entropy(log_pi)
     j = v.told[:, 0]  # [T+1]   J(s)
     unit = stop_gradient(v.weight)
     r_tau = stop_gradient(game.optimistic_reward(v.t.reward, v.bonus))
-    entropy_bonus = stop_gradient(-v.weight * log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
+    entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
     baseline = stop_gradient(j)
     target = returns.targets(baseline, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
     limit = settings.advantage_limit * unit
     advantage = jnp.clip(target.action_value - baseline[:-1], -limit, limit)
-    payoff = v.rho * game.payoff(log_pi_a, advantage, v.bonus, v.weight, entropy)
+    payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy)
     return Judged(payoff, j[:-1], target.error)
 
 

@@ -1,9 +1,13 @@
 """Named agents: each a frozen set of settings. No jax here, so that names are checked before it is imported."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from ersac import config
 from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, Optimist, Posterior, Replay, Seeking
+
+AT_SEA = config.DeepSea()
 
 # The baselines have the reward heads as the paper has them, a task that trains the shared layers, and are tuned with this prior.
 AUXILIARY = Ensemble(shared=True, prior_scale=0.1)
@@ -32,13 +36,22 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
 }
 
 
-def preset(agent: str, uncertainty: str | None = None) -> ActorCritic | BootDQN:
-    """A named agent, with another source of sigma if one is named."""
+# Where observations are arrays, or the discount is not the paper's: what an update sees is many environments, a few steps each.
+ABROAD: dict[str, Any] = {"gamma": 0.99, "lam": 0.95, "learning_rate": 1e-3, "rollout": 16}
+
+
+def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env: config.Environment = AT_SEA) -> ActorCritic | BootDQN:
+    """A named agent, with another source of sigma if one is named, as it is for an environment of that kind."""
     learner = config.pick("agent", agent, PRESETS)
+    if not isinstance(env, config.DeepSea) and isinstance(learner, ActorCritic):
+        learner = config.override(learner, **ABROAD)
     if uncertainty is None:
         return learner
     if not isinstance(learner, ActorCritic):
         options = [config.option(path[-1], hint) for path, hint, _ in config.leaves(learner)]
         raise config.SettingsError(f"unknown option --uncertainty of agent {agent}{config.nearest('--uncertainty', options)}")
+    if callable(uncertainty):
+        name = getattr(uncertainty, "__qualname__", type(uncertainty).__qualname__)
+        return dataclasses.replace(learner, uncertainty=config.Own(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
     return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ersac.envs.base import Env, Step
+from ersac.envs.base import Discrete, Env, Step
 from ersac.types import Array, Key
 
 MOVE_COST = 0.01  # of a whole episode of right moves
@@ -58,4 +58,4 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
         ended = row == depth
         return Step(State(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed)
 
-    return Env(f"deep-sea-{depth}", depth * depth, 2, world, reset, observe, step)
+    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), world, reset, observe, step)

@@ -1,10 +1,47 @@
-"""Settings to environments."""
+"""Settings to environments. No jax before a pure one is made."""
+
+import importlib.util
+from collections.abc import Callable
 
 from ersac import config
-from ersac.envs.base import Env
-from ersac.envs.deep_sea import deep_sea
+from ersac.envs.base import Env, HostEnv
+
+EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}  # the package of a kind, and the extra that has it
 
 
-def make_env(settings: config.DeepSea) -> Env:
-    """The environment that some settings describe."""
-    return deep_sea(settings.depth, settings.stochastic, settings.mapping_seed)
+def refuse_if_missing(settings: config.Environment) -> None:
+    """SettingsError where an environment's package is missing."""
+    package, extra = EXTRAS.get(type(settings), ("", ""))
+    if package and importlib.util.find_spec(package) is None:
+        raise config.SettingsError(f'{config.named(settings)} needs {package}: pip install "ersac[{extra}]"')
+
+
+def refuse_if_unfit(settings: config.Environment, tell: Callable[[str], None]) -> None:
+    """SettingsError where an environment's package is missing, or random play finds it broken; what else it finds is told."""
+    refuse_if_missing(settings)
+    if isinstance(settings, config.Gym):
+        from ersac.envs import checker, gym
+
+        checker.refuse_if_broken(settings.make or gym.resolve(settings.id), tell)
+
+
+def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
+    """The pure environment that some settings describe."""
+    match settings:
+        case config.DeepSea(depth, stochastic, mapping_seed):
+            from ersac.envs.deep_sea import deep_sea
+
+            return deep_sea(depth, stochastic, mapping_seed)
+        case config.Gymnax(name, envs, target):
+            from ersac.envs.gymnax import gymnax_env  # an extra
+
+            return gymnax_env(name, envs, target)
+
+
+def make_host_env(settings: config.Gym) -> HostEnv:
+    """The environments on the host that some settings describe."""
+    from ersac.envs import gym  # an extra
+
+    make = settings.make or gym.resolve(settings.id)
+    env = gym.host_env(make, settings.id, settings.envs, settings.workers, settings.frames)
+    return env._replace(target=gym.threshold(settings.id) if settings.target is None else settings.target)

@@ -24,14 +24,15 @@ class Alarm(NamedTuple):
 
 
 def watch(t: Trajectory, learner: Learner) -> dict[str, Array]:
-    """What tells of a rollout and of the learner after it whether all was finite: a number a step, or one.
+    """What tells of rollouts [N, ...] and of the learner after them whether all was finite: a number a step, or one.
 
     Of the learner only what is small is looked at, a hundredth of it: a bias has the gradient that flows into its layer, so a bad one
     cannot reach a matrix or a row without reaching a bias, and an optimiser remembers it. Checkpoints look at all.
     """
-    acting = {"logits": t.log_mu, "reward": t.reward}
+    acting = {"logits": t.log_mu.sum(axis=0), "reward": t.reward.sum(axis=0)}  # [T]
     if jnp.issubdtype(t.obs.dtype, jnp.floating):
-        acting["observation"] = t.obs[:-1].reshape(len(t.reward), -1).sum(axis=-1)
+        envs, length = t.reward.shape
+        acting["observation"] = t.obs[:, :-1].reshape(envs, length, -1).sum(axis=(0, 2))
     return acting | {"gradient": _biases(learner.opt), "log_tau": learner.log_tau, "params": _biases(learner.params.dense)}
 
 

@@ -1,4 +1,4 @@
-"""What a learner does with a rollout: push, draw, update, reweight. Every loop calls this."""
+"""What a learner does with new rollouts: push, draw, update, reweight. Every loop calls this."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ersac.types import Array, Key, Learner, Trajectory, Tree
 
 
 def learn(agent: Agent, feed: Feed, learner: Learner, food: Tree, newest: Trajectory, key: Key) -> tuple[Learner, Tree, dict[str, Array]]:
-    """Take in one rollout, then update as often as the feed says; metrics are means over the updates."""
+    """Take in new rollouts [N, ...], then update as often as the feed says; metrics are means over the updates."""
     learner, food = agent.observe(learner, newest), feed.push(food, newest)
 
     def once(state: tuple[Learner, Tree], update: Any) -> tuple[tuple[Learner, Tree], dict[str, Array]]:

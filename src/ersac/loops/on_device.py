@@ -17,13 +17,13 @@ from ersac import config
 from ersac.agents.base import Agent
 from ersac.agents.make import make_agent, make_feed
 from ersac.checkpoint import flatten, is_key
-from ersac.envs.base import Env
+from ersac.envs.base import Discrete, Env
 from ersac.envs.make import make_env
 from ersac.exits import NonFinite
 from ersac.loops import guard, machine
 from ersac.loops.learn import learn
 from ersac.loops.machine import MESH_AXIS
-from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
+from ersac.loops.rollout import Actor, Dice, Facts, begin, env_keys, of_envs, rollout, throw, throw_all
 from ersac.types import Array, Key, Learner, Tree
 
 START, FEED = 2**31 - 1, 2**31 - 2  # rollout numbers that no run reaches: for what comes before the first, and for the feed's draws
@@ -35,26 +35,26 @@ class Carry(NamedTuple):
 
     learner: Learner
     food: Tree  # what the feed keeps
-    actor: Actor
-    episode_return: Array  # []   of the episode under way
-    visits: Array  # [n_states] int32
+    actor: Actor  # [N, ...]   of each environment
+    episode_return: Array  # [N]   of the episode under way
+    visits: Tree  # [n_states] int32, where observations are discrete
     rollouts: Array  # [] int32
 
 
 class Episodes(NamedTuple):
     """What every step tells of its episode so far; a person reads the last step of each."""
 
-    ended: Array  # bool
-    goal: Array  # bool
-    episode_return: Array
+    ended: Any  # bool
+    goal: Any  # bool
+    episode_return: Any
 
 
 class Chunk(NamedTuple):
     """What one compiled call brought to the host; seeds first."""
 
-    facts: Episodes  # [seeds, rollouts, T]
+    facts: Episodes  # [seeds, rollouts, N, T]
     metrics: dict[str, np.ndarray]  # [seeds, rollouts]
-    carry: Carry
+    carry: Any  # of the loop, after it
     seconds: float
 
 
@@ -72,8 +72,9 @@ class Program(NamedTuple):
 
 def build(settings: config.Train) -> tuple[Env, Agent]:
     """The environment and the agent of some settings, whose numbers may be tracers."""
+    assert not isinstance(settings.env, config.Gym), "those live on the host"
     env = make_env(settings.env)
-    return env, make_agent(settings.learner, env)
+    return env, make_agent(settings.learner, env, config.PLAIN if isinstance(settings.env, config.DeepSea) else settings.env.seen)
 
 
 Metrics = dict[str, Array]
@@ -87,20 +88,22 @@ def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brough
 
     def body(carry: Carry, drawn: tuple[Dice, Key]) -> tuple[Carry, tuple[Facts, Metrics, Metrics]]:
         dice, key_feed = drawn
-        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
-        learner, food, metrics = learn(agent, feed, carry.learner, carry.food, trajectory, key_feed)
-        visits = carry.visits.at[trajectory.obs[:-1]].add(1)
+        act = lambda actor, dice: rollout(env, agent, world, carry.learner, actor, dice)
+        actor, newest, facts = of_envs(env.envs, act)(carry.actor, dice)
+        learner, food, metrics = learn(agent, feed, carry.learner, carry.food, newest, key_feed)
+        visits = jax.tree.map(lambda visits: visits.at[newest.obs[:, :-1]].add(newest.mask.astype(visits.dtype)), carry.visits)
         carry = carry._replace(learner=learner, food=food, actor=actor, visits=visits, rollouts=carry.rollouts + 1)
-        return carry, (facts, metrics, guard.watch(trajectory, learner))
+        return carry, (facts, metrics, guard.watch(newest, learner))
 
     # What can be done for the whole chunk at once is far cheaper than in each rollout or step: draws, which have an address each
     # all the same, and returns.
     numbers = carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings))
     addressed = lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-    dice = jax.vmap(partial(throw, settings.learner, agent))(addressed(key))
+    dice = jax.vmap(partial(throw_all, settings.learner, agent, env.envs))(addressed(key))
     carry, (facts, metrics, seen) = jax.lax.scan(body, carry, (dice, addressed(jax.random.fold_in(key, FEED))))
-    under_way, returns = episode_returns(carry.episode_return, facts.reward, facts.ended)
-    return carry._replace(episode_return=under_way), (Episodes(facts.ended, facts.goal, returns), metrics, seen)
+    under_way, returns = jax.vmap(episode_returns, (0, 1, 1), (0, 1))(carry.episode_return, facts.reward, facts.ended)
+    goal = facts.goal if env.target is None else facts.goal | (returns >= env.target)
+    return carry._replace(episode_return=under_way), (Episodes(facts.ended, goal, returns), metrics, seen)
 
 
 def episode_returns(before: Array, reward: Array, ended: Array) -> tuple[Array, Array]:
@@ -134,9 +137,11 @@ def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -
 
     def one(seed: Array, world: Tree, learner: Learner) -> tuple[Key, Tree, Actor]:
         key = jax.random.key(seed)
-        actor = begin(env, agent, world, learner, jax.random.fold_in(key, START))
-        example = jax.eval_shape(lambda: rollout(env, agent, world, learner, actor, throw(static.learner, agent, key))[1])
-        return key, make_feed(static.learner).init(example), actor
+        start = lambda key: begin(env, agent, world, learner, key)
+        actors = of_envs(env.envs, start)(env_keys(jax.random.fold_in(key, START), env.envs))
+        first = jax.tree.map(lambda leaf: leaf[0], actors)
+        example = jax.eval_shape(lambda: rollout(env, agent, world, learner, first, throw(static.learner, agent, key))[1])
+        return key, make_feed(static.learner).init(example), actors
 
     return jax.vmap(one)(seeds, worlds, learner)
 
@@ -208,8 +213,9 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
     learner = shared_out(stacked(lambda run: build(run)[1].init(np.random.default_rng(run.run.seed)), runs))
     seeds = np.asarray([run.run.seed for run in runs], np.uint32)
     keys, food, actor = _start(program_of(settings), shared_out(seeds), worlds, learner)
-    n_states = build(settings)[0].n_states
-    counts = shared_out((np.zeros(len(runs), np.float32), np.zeros((len(runs), n_states), np.int32), np.zeros(len(runs), np.int32)))
+    env = build(settings)[0]
+    visits = np.zeros((len(runs), env.n_states), np.int32) if isinstance(env.observations, Discrete) else ()
+    counts = shared_out((np.zeros((len(runs), env.envs), np.float32), visits, np.zeros(len(runs), np.int32)))
     keys, carry = shared_out((keys, Carry(learner, food, actor, *counts)))
     numbers = shared_out({name: np.asarray([config.floats(run)[name] for run in runs], np.float32) for name in config.floats(settings)})
     step = _compiled(program_of(settings), mesh, *map(_shape, (numbers, carry, worlds, keys)))
@@ -238,7 +244,7 @@ def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Iterat
         yield Chunk(facts, metrics, carry, time.perf_counter() - began)
 
 
-def complaint(program: Program, bad: guard.Alarm, done: int) -> str:
+def complaint(program: Any, bad: guard.Alarm, done: int) -> str:
     """An alarm in one line; `done` rollouts went before its chunk. Steps and rollouts count from one."""
     steps, rollout = program.settings.learner.rollout, done + bad.rollout
     first = steps * rollout + bad.step + 1
@@ -249,13 +255,17 @@ def complaint(program: Program, bad: guard.Alarm, done: int) -> str:
 def layout(program: Program) -> dict[str, str | int]:
     """How a run lies on this machine's devices, and how jax was set: the part of its fingerprint that only jax knows."""
     devices: list[Any] = list(program.keys.sharding.device_set)
-    names = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
-    options = ", ".join(f"{name.removeprefix('jax_')}={getattr(jax.config, name)}" for name in names)
     return {
         "devices": f"{len(devices)} {devices[0].device_kind}",
         "seeds a device": len(program.keys) // len(devices),
-        "jax options": options,
+        "jax options": jax_options(),
     }
+
+
+def jax_options() -> str:
+    """How jax was set, as far as it decides bits."""
+    names = ("jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
+    return ", ".join(f"{name.removeprefix('jax_')}={getattr(jax.config, name)}" for name in names)
 
 
 def snapshot(program: Program, carry: Carry, spoilt: Callable[[int, str], None] = refuse) -> Tree:

@@ -1,5 +1,6 @@
 """One interaction; T of them."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ class Interaction(NamedTuple):
     reward: Array
     discount: Array
     goal: Array
+    mask: Array
 
 
 def interact(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, chance: Tree, key: Key) -> tuple[Actor, Interaction]:
@@ -50,11 +52,11 @@ def interact(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor
     obs = env.observe(world, actor.state)
     action, told = agent.act(learner, actor.kept, obs, chance)
     key_step, key_begin = jax.random.split(key)
-    step = env.step(world, actor.state, action, key_step)
+    step = env.step(world, actor.state, agent.emit(action), key_step)
     ended = step.discount == 0
     afresh, going_on = begin(env, agent, world, learner, key_begin), Actor(step.state, actor.kept)
     actor = jax.tree.map(lambda new, old: jnp.where(ended, new, old), afresh, going_on)
-    return actor, Interaction(obs, action, told, step.reward, step.discount, step.goal)
+    return actor, Interaction(obs, action, told, step.reward, step.discount, step.goal, jnp.asarray(step.mask, step.reward.dtype))
 
 
 class Dice(NamedTuple):
@@ -67,9 +69,24 @@ class Dice(NamedTuple):
 
 def throw(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Dice:
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
-    key_act, key_env, key_noise = jax.random.split(key, 3)
+    key_act, _, key_noise = jax.random.split(key, 3)
     length = settings.rollout
-    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
+    return Dice(agent.chance(key_act, length), step_keys(key, length), agent.noise(key_noise, length))
+
+
+def step_keys(key: Key, length: int) -> Key:
+    """The environment's keys [T] in the rollout whose key this is."""
+    return jax.random.split(jax.random.split(key, 3)[1], length)
+
+
+def throw_all(settings: ActorCritic | BootDQN, agent: Agent, envs: int, key: Key) -> Dice:
+    """The randomness of a rollout in each of so many environments [N, ...]."""
+    return of_envs(envs, lambda key: throw(settings, agent, key))(env_keys(key, envs))
+
+
+def env_keys(key: Key, envs: int) -> Key:
+    """A key for each of so many environments [N]; one alone has the key itself."""
+    return key[None] if envs == 1 else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(envs))
 
 
 def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:
@@ -78,5 +95,15 @@ def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor,
     actor, steps = jax.lax.scan(one, actor, (dice.chance, dice.keys), unroll=UNROLL)
     obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
     log_mu = agent.log_mu(steps.told, steps.action)
-    t = Trajectory(obs, steps.action, steps.reward, steps.discount, jnp.ones_like(steps.reward), log_mu, dice.noise)
+    t = Trajectory(obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, dice.noise)
     return actor, t, Facts(steps.discount == 0, steps.goal, steps.reward)
+
+
+def of_envs(n: int, one: Callable[..., Tree]) -> Callable[..., Tree]:
+    """What is done in one environment, done in n of them side by side: every result [n, ...], and so is what `one` is given.
+
+    One alone is not mapped over: what stands around this loop is mapped over seeds already, and a second axis would only cost.
+    """
+    if n > 1:
+        return jax.vmap(one)
+    return lambda *args: jax.tree.map(lambda x: x[None], one(*jax.tree.map(lambda x: x[0], args)))

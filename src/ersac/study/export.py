@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ersac import disk
+from ersac import config, disk
 from ersac.config import SettingsError, Train, nearest, pick
 from ersac.study import records, verdicts
 from ersac.study.records import Metrics, SeedFacts
@@ -53,18 +53,24 @@ def metrics(run: Ended) -> Iterator[Table]:
 
 def seeds(run: Ended) -> Iterator[Table]:
     """A row a seed: its verdicts, then every setting of its run, of which seed and episodes are here called first_seed and budget."""
-    settings = _flat(records.as_json(run.settings))
+    settings, env = _flat(records.as_json(run.settings)), run.settings.env
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for facts in run.seeds:
-        own = {"run": run.name, "agent": run.settings.agent, "depth": run.settings.env.depth, "seed": facts.seed}
-        own |= {"episodes": len(facts.goals), **verdicts.every(facts.goals, run.settings.env.stochastic)}
+        own = {**_origin(run), "seed": facts.seed, "episodes": len(facts.goals)}
+        own |= verdicts.every(facts.goals, isinstance(env, config.DeepSea) and env.stochastic)
         yield {name: np.array([value], object) for name, value in {**own, **settings, **own}.items()}
 
 
 def _whose(run: Ended, seed: int, rows: int) -> Table:
     """The columns that say whose rows these are, without a copy a row."""
-    told = {"run": run.name, "agent": run.settings.agent, "depth": run.settings.env.depth, "seed": seed}
+    told = {**_origin(run), "seed": seed}
     return {name: np.broadcast_to(np.asarray(value), rows) for name, value in told.items()}
+
+
+def _origin(run: Ended) -> dict[str, Any]:
+    env = run.settings.env
+    where = {"depth": env.depth} if isinstance(env, config.DeepSea) else {"env": config.named(env)}
+    return {"run": run.name, "agent": run.settings.agent, **where}
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

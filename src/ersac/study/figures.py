@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ersac import disk, exits
+from ersac import config, disk, exits
 from ersac.config import SettingsError
 from ersac.study import results, verdicts
 from ersac.study.results import Result
@@ -31,7 +31,7 @@ class Run(NamedTuple):
     @property
     def depth(self) -> int:
         """Of its sea."""
-        return self.result.settings.env.depth
+        return config.sea(self.result.settings).depth
 
     @property
     def budget(self) -> int:

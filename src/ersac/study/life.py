@@ -16,7 +16,6 @@ from ersac.study.records import Moment, Spent
 from ersac.study.trackers import Tracker
 
 if TYPE_CHECKING:
-    from ersac.loops import on_device
     from ersac.study.keeper import Keeper
 
 
@@ -46,7 +45,7 @@ class Life:
     """A run under way."""
 
     order: Order
-    program: "on_device.Program"
+    program: Any  # of the loop
     recorder: Recorder
     keeper: "Keeper"
     before: Spent  # in earlier lives
@@ -61,46 +60,49 @@ class Life:
 
     def spoilt(self, place: int, why: str) -> None:
         """Give up a seed whose numbers are bad, or the run if it is alone."""
-        from ersac.loops import on_device
-
-        (on_device.refuse if self.order.alone else self.recorder.fail)(place, why)
+        (loop_of(self.order.settings).refuse if self.order.alone else self.recorder.fail)(place, why)
 
     def save(self, carry: Any) -> None:
         """Keep everything that the future depends on; where nothing has been done yet, that is nothing."""
-        from ersac.loops import on_device
-
         if not self.recorder.chunks:
             return
         number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
         # The recorder second: it is told what is spoilt while the first is fetched.
-        tree = lambda: {"loop": on_device.snapshot(self.program, carry, self.spoilt), "recorder": self.recorder.state()}
+        tree = lambda: {"loop": loop_of(self.order.settings).snapshot(self.program, carry, self.spoilt), "recorder": self.recorder.state()}
         self.keeper.save(number, tree, self.spent())
 
 
 def begin(order: Order, exact: bool, began: float) -> Life:
     """A run at its start, or where its last checkpoint left it."""
     from ersac import checkpoint  # jax, after everything that can be refused has been
-    from ersac.loops import on_device
     from ersac.study.keeper import Keeper
 
     settings = order.settings
-    program = on_device.prepare(settings, order.variants)
-    fingerprint = records.scope() | on_device.layout(program)
+    loop = loop_of(settings)
+    program = loop.prepare(settings, order.variants)
+    fingerprint = records.scope() | loop.layout(program)
     keeper = Keeper(order.home, order.owner, settings.run.checkpoint_seconds, fingerprint, display.note)
     found = keeper.load(exact)
     if found is None:
         return Life(order, program, Recorder(settings, program.seeds), keeper, Spent(), began)
     saved, before = found
-    state = checkpoint.restore(saved, "loop", on_device.snapshot(program, program.carry))
+    state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
     recorder = Recorder.restored(settings, checkpoint.part(saved.arrays, "recorder"), program.seeds)
-    return Life(order, on_device.restored(program, state), recorder, keeper, before, began)
+    if isinstance(settings.env, config.Gym):
+        display.note("continues with new episodes: the state of an environment on the host cannot be saved")
+    return Life(order, loop.restored(program, state), recorder, keeper, before, began)
+
+
+def loop_of(settings: Train) -> Any:
+    """The loop that an environment runs in: on the device, or beside it."""
+    from ersac.loops import actor_learner, on_device
+
+    return actor_learner if isinstance(settings.env, config.Gym) else on_device
 
 
 def live(life: Life, screen: display.Display, following: Sequence[Tracker], caught: Callable[[], int]) -> Any:
     """Chunk after chunk until it is enough; returns the last carry, which has been saved."""
-    from ersac.loops import on_device
-
-    carry, chunks = life.program.carry, on_device.run(life.program, life.spoilt)
+    carry, chunks = life.program.carry, loop_of(life.order.settings).run(life.program, life.spoilt)
     try:
         while not life.recorder.enough():
             if number := caught():

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ersac import disk
+from ersac import config, disk
 from ersac.config import SettingsError
 from ersac.study import records, runner
 from ersac.study.records import Damaged
@@ -24,7 +24,8 @@ class Row(NamedTuple):
     state: str
     why: str = ""  # it is in that state, or where it stopped
     agent: str | None = None
-    depth: int | None = None
+    env: str | None = None
+    depth: int | None = None  # of a sea
     seeds: int | None = None
     solved: int | None = None  # of the seeds, by the reliable rule
 
@@ -71,7 +72,8 @@ def look(directory: Path) -> Row:
         return Row(name, DAMAGED, f"{records.SETTINGS} is missing")
     except OSError as error:
         return Row(name, DAMAGED, str(error).removeprefix(f"{name}/"))
-    row = Row(name, STOPPED, "", settings.agent, settings.env.depth, settings.run.seeds)
+    depth = settings.env.depth if isinstance(settings.env, config.DeepSea) else None
+    row = Row(name, STOPPED, "", settings.agent, config.named(settings.env), depth, settings.run.seeds)
     try:
         if holder := disk.held_by(directory / records.LOCK):
             return row._replace(state=RUNNING, why=holder)

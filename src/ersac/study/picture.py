@@ -28,6 +28,24 @@ def draw(title: str, caption: str, seeds: list[SeedFacts], moments: list[Moment]
     return figure
 
 
+def draw_returns(title: str, caption: str, seeds: list[SeedFacts]) -> Figure:
+    """The mean return of the last hundred episodes of every seed, against steps."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    for facts in seeds:
+        if not len(facts.returns) or facts.steps is None:
+            continue
+        total = np.concatenate([[0.0], np.cumsum(facts.returns, dtype=float)])
+        episode = np.unique(np.linspace(1, len(facts.returns), POINTS).astype(int))
+        start = np.maximum(0, episode - RELIABLE_WINDOW)
+        axes.plot(facts.steps[episode - 1], (total[episode] - total[start]) / (episode - start), lw=1.2, label=f"seed {facts.seed}")
+    axes.set(xlabel="steps", ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes", title=title)
+    if 1 < len(seeds) <= 10:
+        axes.legend(frameon=False, fontsize=8)
+    figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
+    return figure
+
+
 def learning_curves(axes: Axes, seeds: list[SeedFacts]) -> None:
     """Share of the last 100 episodes that reached the goal, a line a seed."""
     for facts in seeds:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from ersac import display
-from ersac.config import Train
+from ersac.config import DeepSea, Train, sea
 from ersac.study import verdicts
 from ersac.study.records import Metrics, Moment, SeedFacts
 
 METRIC_POINTS = 2000  # kept of each metric; when there are more, every other one goes
 MOMENTS = 16  # maps kept while a run goes on
+RECENT_PARTS = 200  # chunks of episodes that are looked at for the last hundred: at least one that ended in each
 
 
 class Recorder:
@@ -23,6 +24,8 @@ class Recorder:
         self.numbers = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
         self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
+        self.when: list[list[np.ndarray]] = [[] for _ in self.numbers]  # steps by which each episode had ended; at sea its depth tells
+        self.at_sea = isinstance(settings.env, DeepSea)
         self.recent = [np.zeros(0, bool) for _ in self.numbers]
         self.episodes = np.zeros(len(self.numbers), int)
         self.solved: list[int | None] = [None] * len(self.numbers)
@@ -34,11 +37,13 @@ class Recorder:
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
+        before = self.steps // len(self.numbers)
         self.steps += chunk.facts.ended.size
         self.chunks += 1
         for i in range(len(self.numbers)):
-            ended = chunk.facts.ended[i]
+            ended = chunk.facts.ended[i]  # [rollouts, N, T]
             self._add_episodes(i, chunk.facts.goal[i][ended], chunk.facts.episode_return[i][ended].astype(np.float32))
+            self.when[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
         per_seed = self.steps // len(self.numbers)
         told = {name: chunk.metrics[name].mean(axis=1) for name in self.settings.learner.METRICS}
         self.rows.append({"step": np.asarray(per_seed)} | told)
@@ -64,11 +69,11 @@ class Recorder:
 
     def wants_moment(self) -> bool:
         """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
-        return self.chunks % 2**self.moment_halvings == 0
+        return self.at_sea and self.chunks % 2**self.moment_halvings == 0
 
     def moment(self, visits: np.ndarray, sigma: np.ndarray) -> Moment:
         """A pair of maps of the first seed as it is now."""
-        shape = (self.settings.env.depth, self.settings.env.depth)
+        shape = (sea(self.settings).depth,) * 2
         return Moment(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
 
     def add_moment(self, moment: Moment) -> None:
@@ -86,22 +91,34 @@ class Recorder:
         last = self.rows[-1]
         share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
         told = {name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name] for name in self.settings.learner.METRICS}
-        budget = self.settings.run.episodes
-        done = min(budget, int(self.episodes.min()))
-        return display.Status(self.numbers, done, budget, seconds, self.steps / seconds, share, told, self.solved_in_time())
+        run = self.settings.run
+        done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
+        if run.steps is not None:
+            done, budget, unit = min(run.steps, self.steps // len(self.numbers)), run.steps, "steps"
+        recent = [np.concatenate([np.zeros(0), *parts[-RECENT_PARTS:]])[-verdicts.RELIABLE_WINDOW :] for parts in self.returns]
+        returns = None if self.at_sea else np.array([each.mean() if len(each) else np.nan for each in recent])
+        paced = self.steps / seconds
+        return display.Status(self.numbers, done, budget, seconds, paced, share, told, self.solved_in_time(), unit, returns)
 
     def enough(self) -> bool:
         """Whether the budget is spent, or every seed that was not given up is solved and that was to be the end."""
         alive = [i for i in range(len(self.numbers)) if i not in self.failed]
-        spent = bool((self.episodes[alive] >= self.settings.run.episodes).all())
+        run = self.settings.run
+        spent = bool((self.episodes[alive] >= run.episodes).all())
+        spent |= run.steps is not None and self.steps // len(self.numbers) >= run.steps
         solved = self.solved_in_time()
-        return spent or (self.settings.run.stop_when_solved and all(solved[i] is not None for i in alive))
+        return spent or (run.stop_when_solved and all(solved[i] is not None for i in alive))
 
     def facts(self) -> list[SeedFacts]:
         """What happened to each seed, up to the budget."""
         budget = self.settings.run.episodes
-        parts = zip(self.numbers, self.goals, self.returns, strict=True)
-        return [SeedFacts(seed, np.concatenate(goals)[:budget], np.concatenate(returns)[:budget]) for seed, goals, returns in parts]
+        joined = [
+            [np.concatenate(parts)[:budget] for parts in of_seed] for of_seed in zip(self.goals, self.returns, self.when, strict=True)
+        ]
+        return [
+            SeedFacts(seed, goals, returns, None if self.at_sea else when)
+            for seed, (goals, returns, when) in zip(self.numbers, joined, strict=True)
+        ]
 
     def metrics(self) -> Metrics:
         """What the learner said of itself."""
@@ -115,16 +132,17 @@ class Recorder:
         if not earlier:
             return [last]
         reach = lambda moment: int(np.flatnonzero(moment.visits.any(axis=0)).max(initial=0))
-        half = self.settings.env.depth / 2
+        half = sea(self.settings).depth / 2
         return [min(earlier, key=lambda moment: abs(reach(moment) - half)), last]
 
     def state(self) -> dict[str, np.ndarray]:
         """All of it as arrays, after at least one chunk; what follows from them is left out."""
-        depth = self.settings.env.depth
+        depth = sea(self.settings).depth if self.at_sea else 1
         maps = {name: [getattr(moment, name) for moment in self.moments] for name in Moment._fields}
         return {
             "goals": np.concatenate([part for parts in self.goals for part in parts]),
             "returns": np.concatenate([part for parts in self.returns for part in parts]),
+            **({} if self.at_sea else {"when": np.concatenate([part for parts in self.when for part in parts])}),
             "episodes": self.episodes.copy(),
             "steps": np.asarray(self.steps),
             "chunks": np.asarray(self.chunks),
@@ -143,6 +161,8 @@ class Recorder:
         ends = np.cumsum(state["episodes"])[:-1]
         for i, (goals, returns) in enumerate(zip(np.split(state["goals"], ends), np.split(state["returns"], ends), strict=True)):
             made._add_episodes(i, goals, returns)
+        if "when" in state:
+            made.when = [[part] for part in np.split(state["when"], ends)]
         made.steps, made.chunks, made.moment_halvings = (int(state[name]) for name in ("steps", "chunks", "moment_halvings"))
         maps = zip(state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True)
         made.moments = [Moment(int(episode), visits, sigma) for episode, visits, sigma in maps]

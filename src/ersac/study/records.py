@@ -20,7 +20,9 @@ from ersac.config import SettingsError, Train, leaves
 
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
-UNCOUNTED = {"checkpoint_seconds"}  # settings that decide no number
+UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
+ADDED = {"steps", "torso", "make"}  # settings that earlier records have not: unset, a run is the one it was before there were any
+PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 
 
@@ -42,6 +44,9 @@ class SeedFacts(NamedTuple):
     seed: int
     goals: np.ndarray  # [episodes] bool
     returns: np.ndarray  # [episodes] float32
+    steps: np.ndarray | None = (
+        None  # [episodes] int64   that the seed had taken, in all its environments, by the end of the rollout; not at sea
+    )
 
 
 class Metrics(NamedTuple):
@@ -99,7 +104,10 @@ def _continued(directory: Path, settings: Train) -> Train:
 
 def differences(before: Train, now: Train) -> list[str]:
     """The settings that make one run another, as '--depth 20 -> 21'."""
-    old, new = ({".".join(path): value for path, _, value in leaves(each)} for each in (_same_run(before), _same_run(now)))
+    old, new = (
+        {".".join(path): value if isinstance(value, PLAIN_DATA) else str(value) for path, _, value in leaves(_same_run(each))}
+        for each in (before, now)
+    )
     return [
         f"{config.option(name.split('.')[-1])} {old.get(name)} -> {new.get(name)}"
         for name in {**old, **new}
@@ -132,13 +140,19 @@ def as_json(settings: Any) -> dict[str, Any]:
     out: dict[str, Any] = {"kind": type(settings).__name__}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        out[field.name] = as_json(value) if dataclasses.is_dataclass(value) else value
+        out[field.name] = as_json(value) if is_settings(value) else value
     return out
+
+
+def is_settings(value: Any) -> bool:
+    """Whether a value is nested settings; a flax module is a dataclass, too, and is kept as its text."""
+    return dataclasses.is_dataclass(value) and getattr(config, type(value).__name__, None) is type(value)
 
 
 def settings_hash(settings: Train) -> str:
     """Twelve digits that name a set of settings."""
-    flat = {".".join(path): value for path, _, value in leaves(settings) if path[-1] not in UNCOUNTED}
+    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value is None)
+    flat = {".".join(path): value for path, _, value in leaves(settings) if counted(path[-1], value)}
     return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
 
 
@@ -148,7 +162,8 @@ def run_hash(settings: Train) -> str:
 
 
 def _same_run(settings: Train) -> Train:
-    return config.override(settings, episodes=1, **dict.fromkeys(UNCOUNTED, 0.0))
+    made = {"make": None} if isinstance(settings.env, config.Gym) else {}
+    return config.override(settings, episodes=1, steps=None, checkpoint_seconds=0.0, **made)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -209,7 +224,7 @@ def read_settings(directory: Path) -> Train:
 def from_json(told: dict[str, Any]) -> Any:
     """Nested settings from plain data, whose numbers are yet to be checked."""
     kind = getattr(config, told["kind"])
-    values = {field.name: told[field.name] for field in dataclasses.fields(kind)}
+    values = {field.name: told[field.name] for field in dataclasses.fields(kind) if field.name in told or field.name not in ADDED}
     return kind(**{name: from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
 
 
@@ -222,6 +237,8 @@ def write_results(
         arrays[f"seed/{facts.seed}/goals"] = np.packbits(facts.goals)
         arrays[f"seed/{facts.seed}/episodes"] = np.asarray(len(facts.goals))
         arrays[f"seed/{facts.seed}/returns"] = facts.returns
+        if facts.steps is not None:
+            arrays[f"seed/{facts.seed}/steps"] = facts.steps
     for number, moment in enumerate(moments):
         for name, value in moment._asdict().items():
             arrays[f"moment/{number}/{name}"] = np.asarray(value)
@@ -304,6 +321,7 @@ def read_facts(directory: Path) -> tuple[list[SeedFacts], Metrics, list[Moment]]
                 seed,
                 np.unpackbits(file[f"seed/{seed}/goals"], count=int(file[f"seed/{seed}/episodes"])).astype(bool),
                 file[f"seed/{seed}/returns"],
+                file[f"seed/{seed}/steps"] if f"seed/{seed}/steps" in file.files else None,
             )
             for seed in seeds
         ]

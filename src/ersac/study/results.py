@@ -1,12 +1,17 @@
 """A run that has ended: what it was, what happened, and the verdicts on it. No jax here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ersac.config import SettingsError, Train
+from ersac import config, disk
+from ersac.config import DeepSea, SettingsError, Train
 from ersac.study import records, verdicts
 from ersac.study.records import Metrics, Moment, SeedFacts, Spent
+
+if TYPE_CHECKING:
+    from ersac.study.player import Evaluation, Policy
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class Result:
     wall_seconds: float
     departures: list[str]  # what changed when it was resumed, so that its bits may have
     directory: Path | None = None
+    last: Any = field(default=None, repr=False, compare=False)  # what its loop carried at the end, where no directory has it
 
     @property
     def steps_per_second(self) -> float:
@@ -31,16 +37,21 @@ class Result:
 
     def verdict(self, facts: SeedFacts) -> dict[str, int | None]:
         """When a seed first reached the goal, and when each rule calls it solved; None where never."""
-        return verdicts.every(facts.goals, self.settings.env.stochastic)
+        return verdicts.every(facts.goals, isinstance(self.settings.env, DeepSea) and self.settings.env.stochastic)
 
     def summary(self) -> dict[str, Any]:
         """The run as one JSON object."""
-        per_seed = [{"seed": facts.seed, "episodes": len(facts.goals), **self.verdict(facts)} for facts in self.seeds]
+        env = self.settings.env
+        per_seed: list[dict[str, Any]] = [{"seed": facts.seed, "episodes": len(facts.goals), **self.verdict(facts)} for facts in self.seeds]
+        if isinstance(env, DeepSea):
+            where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
+        else:
+            per_seed = [row | verdicts.of_returns(facts) for row, facts in zip(per_seed, self.seeds, strict=True)]
+            where = {name: [row[name] for row in per_seed] for name in ("mean_return", "best_mean_return", "solved_steps")}
         return {
             "agent": self.settings.agent,
-            "env": "deep-sea",
-            "depth": self.settings.env.depth,
-            "stochastic": self.settings.env.stochastic,
+            "env": config.named(env),
+            **where,
             "seeds": len(self.seeds),
             "seed": self.settings.run.seed,
             "episodes": max(len(facts.goals) for facts in self.seeds),
@@ -57,11 +68,44 @@ class Result:
             "out": None if self.directory is None else str(self.directory),
         }
 
+    @cached_property
+    def policy(self) -> "Policy":
+        """What the first seed learned: an observation as the environment gives it goes in, an action as the environment takes it out."""
+        return self.policy_of(self.settings.run.seed)
+
+    def policy_of(self, seed: int) -> "Policy":
+        """What one of the seeds learned."""
+        from ersac.study import player  # jax
+
+        if self.last is not None:
+            return player.Policy(player.of_carry(self.settings, self.last, seed))
+        if self.directory is None:
+            raise SettingsError("nothing of what this run learned was kept")
+        return player.Policy(player.of_run(self.directory, self.settings, seed))
+
+    def save(self, path: str | Path, seed: int | None = None) -> None:
+        """Keep what a seed learned, by default the first one, in one file that must not be there yet; `ersac.load` reads it."""
+        (self.policy if seed is None else self.policy_of(seed)).save(path)
+
+    def evaluate(
+        self, episodes: int = 100, *, seed: int | None = None, sample: bool = False, trial: int = 0, show: bool = True
+    ) -> "Evaluation":
+        """Play whole episodes with what a seed learned, by default the first one: its best actions, or with `sample` drawn ones."""
+        policy = self.policy if seed is None else self.policy_of(seed)
+        return policy.evaluate(episodes, sample=sample, trial=trial, show=show)
+
     def picture(self) -> Any:
-        """The learning curves beside four maps of the sea, as a matplotlib Figure."""
+        """The learning curves, and of a sea four maps, as a matplotlib Figure."""
         from ersac.study import picture  # matplotlib takes a second to import
 
         env, run = self.settings.env, self.settings.run
+        if not isinstance(env, DeepSea):
+            name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
+            budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
+            caption = (
+                f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {records.settings_hash(self.settings)}"
+            )
+            return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
         title = f"{self.settings.agent} on {kind}, depth {env.depth}"
         command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent} --seeds {run.seeds} --seed {run.seed}"
@@ -75,6 +119,25 @@ def write(result: Result, directory: Path) -> None:
 
     image = picture.as_png(result.picture())
     records.write_results(directory, result.seeds, result.metrics, result.moments, image, result.summary())
+
+
+def ended(directory: Path) -> Train:
+    """The settings of a run that has ended; SettingsError where it has not, DiskError where it is damaged."""
+    settings = records.read_settings(directory)
+    try:
+        if records.read_summary(directory, settings) is None:
+            raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+    except records.Damaged as why:
+        raise disk.DiskError(f"{directory} is damaged: {why}; ersac resume {directory} writes it anew") from None
+    return settings
+
+
+def place_of(settings: Train, seed: int) -> int:
+    """Which of a run's seeds one is."""
+    first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
+    if not isinstance(seed, int) or not first <= seed <= last:
+        raise SettingsError(f"seed {config.shown(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}")
+    return seed - first
 
 
 def read(directory: Path) -> Result:

@@ -54,7 +54,7 @@ class Batch(NamedTuple):
     @property
     def steps_an_episode(self) -> int:
         """Environment steps in which each of its runs has one episode."""
-        return len(self.instances) * self.settings.env.depth
+        return len(self.instances) * config.sea(self.settings).depth
 
     def steps_saved(self) -> int:
         """How far it was when it was last saved: all that can be known of it from elsewhere."""
@@ -224,7 +224,7 @@ class _Share:
 
     def show(self, status: display.Status) -> None:
         """Pass it on."""
-        self.told(status.episodes * self.steps_an_episode)
+        self.told(status.done * self.steps_an_episode)
 
     def close(self) -> None:
         """Nothing."""

@@ -8,11 +8,12 @@ import random
 from typing import Any, NamedTuple
 
 from ersac.agents.presets import PRESETS, preset
-from ersac.config import ActorCritic, BootDQN, DeepSea, Run, Train, check, override
+from ersac.config import ActorCritic, BootDQN, DeepSea, Run, Train, check, override, sea
 from ersac.study import records
 
 SCALES = ("smoke", "desk", "paper")
 TUNED, REPORTED = 0, 1000  # first seeds
+FAR = 1100  # at depth 250, where those before had told that the prior of the shallower seas is too narrow
 
 
 class Line(NamedTuple):
@@ -52,8 +53,8 @@ class Instance(NamedTuple):
     @property
     def name(self) -> str:
         """A name that no run with other settings has."""
-        env, seed = self.settings.env, self.settings.run.seed
-        return f"{self.line}-depth-{env.depth}-seed-{seed}-{records.settings_hash(self.settings)[:8]}"
+        seed = self.settings.run.seed
+        return f"{self.line}-depth-{sea(self.settings).depth}-seed-{seed}-{records.settings_hash(self.settings)[:8]}"
 
 
 def instances(sweep: Sweep, size: Size) -> list[Instance]:
@@ -121,7 +122,12 @@ SWEEPS: dict[str, Sweep] = {
     "boot-dqn": Sweep(
         "Bootstrapped DQN beside it: an update a step is dear, so it has depths and seeds of its own",
         (BOOT_DQN, BOOT_DQN_LARGE),
-        sizes(Size((5, 10), 2, 1_000), Size(tuple(range(10, 61, 10)), 5, 30_000), Size(tuple(range(10, 61, 10)), 5, 100_000)),
+        sizes(Size((5, 10), 2, 1_000), Size((10, 20, 30, 40, 50), 5, 5_000), Size(tuple(range(10, 61, 10)), 5, 100_000)),
+    ),
+    "vanilla-wall": Sweep(
+        "where actor-critic without optimism stops",
+        (VANILLA,),
+        sizes(Size((5, 8), 2, 2_000), Size((10, 12, 14, 16, 18, 20), 5, 100_000), Size((10, 12, 14, 16, 18, 20), 20, 1_000_000)),
     ),
     "depth-100": Sweep(
         "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
@@ -131,8 +137,9 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "depth-250": Sweep(
         "depth 250, with the discount and the mixing that the paper takes there",
-        (line("ersac-far", "ersac", gamma=0.999, lam=0.95),),
+        (line("ersac-far", "ersac", gamma=0.999, lam=0.95, prior_scale=0.1),),
         sizes(Size((25,), 2, 5_000), Size((250,), 10, 1_000_000), Size((250,), 100, 1_000_000)),
+        first_seed=FAR,
     ),
     "replay": Sweep(
         "episodes until solved against depth, with what is remembered and without",

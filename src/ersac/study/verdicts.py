@@ -1,7 +1,7 @@
 """Facts to verdicts. A fact is one bit an episode, whether it reached the goal; when a run counts as solved is a rule."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +70,18 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
 
     interval = stats.binomtest(hits, of).proportion_ci(0.95, "wilson")
     return float(interval.low), float(interval.high)
+
+
+def of_returns(facts: Any) -> dict[str, float | int | None]:
+    """What a seed's returns come to: the mean of the last hundred, the best mean of a hundred, and the steps by which it was solved."""
+    if not len(facts.returns):
+        return {"mean_return": None, "best_mean_return": None, "solved_steps": None}
+    total = np.concatenate([[0.0], np.cumsum(facts.returns, dtype=float)])
+    window = min(RELIABLE_WINDOW, len(facts.returns))
+    means = (total[window:] - total[:-window]) / window
+    solved = solved_reliable(facts.goals)
+    steps = None if solved is None or facts.steps is None else int(facts.steps[solved - 1])
+    return {"mean_return": float(means[-1]), "best_mean_return": float(means.max()), "solved_steps": steps}
 
 
 def every(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:

@@ -14,13 +14,14 @@ from ersac.uncertainty.base import Uncertainty
 class Memory(NamedTuple):
     """What no optimiser sees."""
 
-    prior: Tree  # [S, K A]
-    visits: Tree  # [S, A]   real ones, however often they are replayed; nothing where there is no noise to be averaged
+    prior: Tree  # [S, K A], or the weights of a random network
+    visits: Tree  # [S, A]   real ones, however often they are replayed; nothing where there is no noise to be averaged, or no table
 
 
 def reward_ensemble(
     head: nets.Head,
-    n_states: int,
+    prior: nets.Net,
+    n_states: int | None,
     n_actions: int,
     members: int,
     prior_scale: float,
@@ -29,13 +30,15 @@ def reward_ensemble(
 ) -> Uncertainty:
     """Members that come to agree where they are trained, and keep to their priors where they are not.
 
-    A member's prior on one-hot observations is a table of independent normal draws, looked up like any row. `head` is what is
-    trained, all members at once: a table too, or one that reads features and trains them, the paper's auxiliary task.
+    `prior` tells what all members [K A] believe before they have seen anything: a table of independent normal draws, looked up like any
+    row, or a random network. `head` is what is trained, all members at once: a table or a network beside it, or one that reads features
+    and trains them, the paper's auxiliary task. n_states: None where visits cannot be counted.
     """
+    counted = noise_variance is not None and n_states is not None
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        prior = nets.normal(rng, (n_states, members * n_actions), prior_scale)
-        return head.init(rng), Memory(prior, () if noise_variance is None else np.zeros((n_states, n_actions), np.float32))
+        drawn = prior.init(rng)
+        return head.init(rng), Memory(drawn, np.zeros((n_states, n_actions), np.float32) if counted else ())
 
     def of_action(every: Array, action: Array) -> Array:
         every = every.reshape(*action.shape, members, n_actions)
@@ -43,7 +46,7 @@ def reward_ensemble(
 
     def predict(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
         """Predicted rewards [..., K] of the action: the only place where the trained part and the prior meet."""
-        return of_action(head.apply(params.dense, params.rows, features) + stop_gradient(memory.prior[obs]), action)
+        return of_action(head.apply(params.dense, params.rows, obs, features) + stop_gradient(prior.apply(memory.prior, obs)), action)
 
     def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
         return stop_gradient(sigma_scale**2 * jnp.var(predict(params, memory, obs, features, action), axis=-1))
@@ -51,9 +54,9 @@ def reward_ensemble(
     def loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         """Half the sum over members of squared errors: a member's pace does not depend on how many there are."""
         target = t.reward[:, None] + t.noise  # [T, K]
-        if noise_variance is not None:
-            prior = of_action(memory.prior[obs], t.action)
-            target = prior + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (target - prior)
+        if noise_variance is not None and counted:
+            before = of_action(prior.apply(memory.prior, obs), t.action)
+            target = before + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (target - before)
         return 0.5 * jnp.sum(jnp.square(predict(params, memory, obs, features, t.action) - target), axis=-1)
 
     def kept(noise_variance: float | Array, visits: Array) -> Array:
@@ -66,7 +69,7 @@ def reward_ensemble(
         return known / jnp.maximum(known + noise_variance, nets.TINY)
 
     def observe(memory: Tree, t: Trajectory) -> Tree:
-        if noise_variance is None:
+        if not counted:
             return memory
         return memory._replace(visits=memory.visits.at[t.obs[..., :-1], t.action].add(t.mask.astype(memory.visits.dtype)))
 

@@ -1,0 +1,70 @@
+"""Any environment of gymnax, in the loop that DeepSea runs in."""
+
+from typing import Any, NamedTuple
+
+import gymnax
+import jax
+import numpy as np
+from gymnax.environments import spaces
+from jax import numpy as jnp
+
+from ersac.config import SettingsError, nearest
+from ersac.envs.base import Box, Discrete, Env, Space, Step
+from ersac.types import Array, Key, Tree
+
+
+class State(NamedTuple):
+    """An environment's own state, and what it showed of it."""
+
+    inner: Tree
+    obs: Array
+    cut: Array  # bool   a time limit has cut the episode: the next step is a fake one
+
+
+def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
+    """The environment of that name with its default parameters."""
+    if name not in gymnax.registered_envs:
+        raise SettingsError(f"unknown gymnax environment {name}{nearest(name, gymnax.registered_envs)}")
+    with jax.ensure_compile_time_eval():  # a loop may build it while it is being compiled itself
+        try:
+            env, params = gymnax.make(name)
+        except Exception as error:  # one of them downloads its data
+            raise SettingsError(f"{name} cannot be made: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
+        observations, actions = served(name, env.observation_space(params)), served(name, env.action_space(params))
+
+    def shown(obs: Any) -> Array:
+        if isinstance(observations, Discrete):
+            return jnp.asarray(obs, jnp.int32).reshape(())
+        flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(obs)])
+        return flat.reshape(observations.shape).astype(jnp.float32)
+
+    def reset(world: Tree, key: Key) -> State:
+        obs, inner = env.reset_env(key, params)
+        return State(inner, shown(obs), jnp.bool_(False))
+
+    def step(world: Tree, state: State, action: Array, key: Key) -> Step:
+        obs, inner, reward, terminated, _ = env.step_env(key, state.inner, action, params)
+        terminated = jnp.asarray(terminated, bool)
+        cut = env.is_truncated(inner, params) & ~terminated
+        real = ~state.cut
+        following = State(inner, shown(obs), cut)
+        reward = jnp.where(real, jnp.asarray(reward, jnp.float32).reshape(()), 0.0)
+        discount = jnp.where(real & ~terminated, 1.0, 0.0)
+        return Step(following, reward, discount, jnp.bool_(False), jnp.where(real, 1.0, 0.0))
+
+    return Env(name, observations, actions, lambda seed: (), reset, lambda world, state: state.obs, step, envs, target)
+
+
+def served(name: str, space: Any) -> Space:
+    """A space of gymnax as one of ours."""
+    match space:
+        case spaces.Discrete():
+            return Discrete(int(space.n))
+        case spaces.Box():
+            bounds = (np.broadcast_to(np.asarray(bound, float), space.shape).ravel() for bound in (space.low, space.high))
+            low, high = (tuple(float(x) for x in bound) for bound in bounds)
+            return Box(tuple(space.shape) or (1,), False, low, high)
+        case spaces.Dict():
+            parts = [served(name, each) for each in space.spaces.values()]
+            return Box((sum(1 if isinstance(part, Discrete) else part.size for part in parts),))
+    raise SettingsError(f"{name} has a space that is not served: {type(space).__name__}")

@@ -1,0 +1,386 @@
+"""Environments on the host and one learner: the loop for Gymnasium, and for everything else that jax cannot step.
+
+An actor steps N environments together and hands over whole rollouts; the learner, `learn.learn` as in every loop, takes them in. Side by
+side, the actor takes the newest parameters there are when a rollout begins and never waits for them: what it acted with is in the
+trajectory. In lock-step they take turns, and a run is reproducible to the last bit.
+
+The functions that a run needs have the names they have in `on_device`.
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from ersac import config
+from ersac.agents.base import Agent
+from ersac.agents.make import make_agent, make_feed
+from ersac.checkpoint import flatten
+from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
+from ersac.envs.make import make_host_env
+from ersac.loops import guard, machine
+from ersac.loops.learn import learn
+from ersac.loops.on_device import FEED, START, Chunk, Episodes, Metrics, complaint, jax_options, refuse, seeds_of
+from ersac.loops.rollout import env_keys, step_keys, throw_all
+from ersac.types import Array, Key, Learner, Trajectory, Tree
+
+AHEAD = 1  # rollouts that may wait for the learner; the actor is at work on one more
+PATIENCE = 0.1  # seconds after which an actor that waits looks whether it is still wanted
+
+
+class Carry(NamedTuple):
+    """What of one seed's future can be saved. An environment's own state cannot: a run that goes on begins new episodes."""
+
+    learner: Learner
+    food: Tree
+    rollouts: Array  # [] int32
+
+
+class Place:
+    """One seed at work: its environments, where they stand, and the newest parameters."""
+
+    def __init__(self, env: HostEnv, seed: int, carry: Carry) -> None:
+        self.env, self.seed, self.carry = env, seed, carry
+        self.key = jax.random.key(seed)
+        self.obs: np.ndarray | None = None  # [N, ...]
+        self.kept: Tree = ()
+        self.episode_return = np.zeros(env.envs, np.float64)
+
+
+class Program(NamedTuple):
+    """A run, ready: a place a seed."""
+
+    settings: config.Train
+    spec: Spec
+    seeds: tuple[int, ...]
+    places: list[Place]
+    carry: list[Carry]
+    compile_seconds: float
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _begin(settings: config.Train, spec: Spec, learner: Learner, key: Key) -> Tree:
+    """What the agent keeps through the episodes that now begin [N, ...]."""
+    agent = _agent(settings, spec)
+    return jax.vmap(lambda key: agent.begin(learner, jax.random.split(key)[1]))(env_keys(key, spec.envs))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: Key, rollout: Array) -> tuple[Tree, Tree]:
+    """What decides the actions of a rollout, and the noise that goes with it: as large as the numbers say."""
+    settings = config.with_floats(settings, numbers)
+    dice = throw_all(settings.learner, _agent(settings, spec), spec.envs, jax.random.fold_in(key, rollout))
+    return dice.chance, dice.noise
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree) -> tuple[Array, Array, Tree]:
+    """One action in each environment: as it is learned from, as the environment takes it, and what log_mu asks for."""
+    agent = _agent(settings, spec)
+    action, told = jax.vmap(lambda kept, obs, chance: agent.act(learner, kept, obs, chance))(kept, obs, chance)
+    return action, agent.emit(action), told
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _joined(settings: config.Train, spec: Spec, told: list[Tree], action: list[Array]) -> tuple[Array, Array]:
+    """Actions [N, T] and their log-probabilities, from those of every step."""
+    agent = _agent(settings, spec)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *told)
+    actions = jnp.stack(action, axis=1)
+    return actions, jax.vmap(agent.log_mu)(stacked, actions)
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+def _learn(
+    settings: config.Train,
+    spec: Spec,
+    numbers: dict[str, Array],
+    learner: Learner,
+    food: Tree,
+    newest: Trajectory,
+    key: Key,
+    rollout: Array,
+) -> tuple[Learner, Tree, Metrics, Metrics]:
+    """Learn from new rollouts. What is kept is given away; the parameters are not, somebody may be acting with them."""
+    settings = config.with_floats(settings, numbers)
+    agent, feed = _agent(settings, spec), make_feed(settings.learner)
+    key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
+    learner, food, metrics = learn(agent, feed, learner, food, newest, key)
+    return learner, food, metrics, guard.watch(newest, learner)
+
+
+def _agent(settings: config.Train, spec: Spec) -> Agent:
+    assert isinstance(settings.env, config.Gym)
+    return make_agent(settings.learner, spec, settings.env.seen)
+
+
+def program_of(settings: config.Train) -> config.Train:
+    """What of some settings decides the compiled programs: neither numbers nor seeds nor the budget."""
+    assert isinstance(settings.env, config.Gym)
+    return config.static(config.override(settings, seed=0, seeds=1, episodes=1, steps=None, stop_when_solved=True, chunk=1, make=None))
+
+
+def prepare(settings: config.Train, variants: Sequence[config.Train] | None = None, make: Callable[[], HostEnv] | None = None) -> Program:
+    """Make the environments and the learner of every seed, and compile."""
+    assert variants is None, "a batch of variants is a matter of environments on the device"
+    machine.keep_programs()
+    began = time.perf_counter()
+    numbers = tuple(seeds_of(settings))
+    assert isinstance(settings.env, config.Gym)
+    envs = [make_host_env(settings.env) if make is None else make() for _ in numbers]
+    spec = spec_of(envs[0])
+    config.refuse_if_too_large(settings, size_of(spec))
+    places = [Place(env, seed, first_carry(settings, spec, seed)) for env, seed in zip(envs, numbers, strict=True)]
+    program = Program(settings, spec, numbers, places, [place.carry for place in places], 0.0)
+    _warm_up(program)
+    return program._replace(compile_seconds=time.perf_counter() - began)
+
+
+def size_of(spec: Spec) -> config.Size:
+    """How large an environment is, as far as memory goes."""
+    states = getattr(spec.observations, "n", 0)
+    n_actions = getattr(spec.actions, "n", 1)
+    per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
+    return config.Size(states, per_number * getattr(spec.observations, "size", 1), n_actions)
+
+
+def first_carry(settings: config.Train, spec: Spec, seed: int) -> Carry:
+    """A learner that has seen nothing, and an empty feed."""
+    learner = _agent(settings, spec).init(np.random.default_rng(seed))
+    example = jax.tree.map(lambda leaf: leaf[0], _blank(settings, spec))
+    return Carry(learner, make_feed(settings.learner).init(example), jnp.zeros((), jnp.int32))
+
+
+def _blank(settings: config.Train, spec: Spec) -> Trajectory:
+    """Rollouts of nothing, of the right shapes."""
+    envs, length = spec.envs, settings.learner.rollout
+    agent = _agent(settings, spec)
+    obs = np.zeros((envs, length + 1, *getattr(spec.observations, "shape", ())), _dtype(spec))
+    key = jax.random.key(0)
+    learner = jax.eval_shape(lambda: agent.init(np.random.default_rng(0)))
+    kept = jax.eval_shape(lambda key: agent.begin(learner, key), key)
+    chance = jax.eval_shape(lambda key: agent.chance(key, 1), key)
+    one = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+    action, _ = jax.eval_shape(agent.act, learner, kept, jax.ShapeDtypeStruct(obs.shape[2:], obs.dtype), one(chance))
+    noise = jax.eval_shape(lambda key: agent.noise(key, length), key)
+    zeros = jnp.zeros((envs, length))
+    filled = lambda leaf, *leading: jnp.zeros((*leading, *leaf.shape), leaf.dtype)
+    actions, noises = filled(action, envs, length), jax.tree.map(lambda leaf: filled(leaf, envs), noise)
+    return Trajectory(jnp.asarray(obs), actions, zeros, zeros, zeros, zeros, noises)
+
+
+def _dtype(spec: Spec) -> Any:
+    if hasattr(spec.observations, "n"):
+        return np.int32
+    return np.uint8 if spec.observations.is_bytes else jnp.zeros(()).dtype
+
+
+def _warm_up(program: Program) -> None:
+    """Compile everything before the first step is counted."""
+    settings, place, static = program.settings, program.places[0], program_of(program.settings)
+    blank = _blank(settings, program.spec)
+    chance, _ = _throw(static, program.spec, config.floats(settings), place.key, 0)
+    kept = _begin(static, program.spec, place.carry.learner, jax.random.fold_in(place.key, START))
+    drawn = _act(static, program.spec, place.carry.learner, kept, blank.obs[:, 0], jax.tree.map(lambda x: x[:, 0], chance))
+    length = settings.learner.rollout
+    _joined(static, program.spec, [drawn[2]] * length, [drawn[0]] * length)
+    food = jax.tree.map(jnp.copy, place.carry.food)
+    _learn(static, program.spec, config.floats(settings), place.carry.learner, food, blank, place.key, 0)
+
+
+def act(program: Program, place: Place, learner: Learner, rollout: int) -> tuple[Trajectory, Episodes]:
+    """T steps in every environment of a place with one set of parameters."""
+    static, spec, length = program_of(program.settings), program.spec, program.settings.learner.rollout
+    if place.obs is None:
+        place.obs = place.env.reset(place.seed if rollout == 0 else hash((place.seed, rollout)) % 2**31)
+        place.kept = _begin(static, spec, learner, jax.random.fold_in(place.key, START))
+    chance, noise = _throw(static, spec, config.floats(program.settings), place.key, rollout)
+    chances = jax.tree.map(np.asarray, chance)
+    obs = np.empty((spec.envs, length + 1, *place.obs.shape[1:]), place.obs.dtype)
+    steps: list[HostStep] = []
+    actions, told = [], []
+    for t in range(length):
+        obs[:, t] = place.obs
+        action, emitted, said = _act(static, spec, learner, place.kept, place.obs, jax.tree.map(lambda x: x[:, t], chances))  # noqa: B023
+        actions.append(action)
+        told.append(said)
+        step = place.env.step(np.asarray(emitted))
+        place.obs = step.obs
+        steps.append(step)
+        if jax.tree.leaves(place.kept) and step.ended.any():
+            place.kept = _renewed(static, spec, learner, place.kept, place.key, rollout, t, step.ended)
+    obs[:, length] = place.obs
+    joined, log_mu = _joined(static, spec, told, actions)
+    dtype = jnp.zeros(()).dtype
+    column = lambda name: jnp.asarray(np.stack([getattr(step, name) for step in steps], axis=1), dtype)
+    trajectory = Trajectory(jnp.asarray(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
+    return trajectory, _episodes(place, steps)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _renewed(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, key: Key, rollout: Array, t: Array, ended: Array) -> Tree:
+    """What the agent keeps, drawn anew where an episode ended."""
+    begins = lambda key: jax.random.split(step_keys(key, settings.learner.rollout)[t])[1]
+    keys = jax.vmap(begins)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
+    agent = _agent(settings, spec)
+    new = jax.vmap(lambda key: agent.begin(learner, jax.random.split(key)[1]))(keys)
+    return jax.tree.map(lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old), new, kept)
+
+
+def _episodes(place: Place, steps: list[HostStep]) -> Episodes:
+    """What the steps tell of their episodes [N, T]."""
+    ended = np.stack([step.ended for step in steps], axis=1)
+    goal = np.stack([step.goal for step in steps], axis=1)
+    returns = np.empty(ended.shape)
+    for t, step in enumerate(steps):
+        place.episode_return += step.reward
+        returns[:, t] = place.episode_return
+        place.episode_return[step.ended] = 0.0
+    if place.env.target is not None:
+        goal = goal | (returns >= place.env.target)
+    return Episodes(ended, goal, returns)
+
+
+class Failure(NamedTuple):
+    """What went wrong where the actor was at work."""
+
+    error: BaseException
+
+
+def acted(program: Program, place: Place, count: int) -> Generator[tuple[Trajectory, Episodes]]:
+    """The next `count` rollouts of a place, each acted with the parameters that are newest when it begins."""
+    first = int(place.carry.rollouts)
+    assert isinstance(program.settings.env, config.Gym)
+    if program.settings.env.lockstep:
+        yield from (act(program, place, place.carry.learner, first + n) for n in range(count))
+        return
+    done: queue.Queue[Any] = queue.Queue(AHEAD)
+    enough = threading.Event()
+
+    def hand_over(found: Any) -> None:
+        """Wait until there is room, or nobody who wants it."""
+        while not enough.is_set():
+            with contextlib.suppress(queue.Full):
+                done.put(found, timeout=PATIENCE)
+                return
+
+    def work() -> None:
+        try:
+            for n in range(count):
+                if enough.is_set():
+                    return
+                hand_over(act(program, place, place.carry.learner, first + n))
+        except BaseException as error:
+            hand_over(Failure(error))
+
+    actor = threading.Thread(target=work, name="actor", daemon=True)
+    actor.start()
+    try:
+        for _ in range(count):
+            found = done.get()
+            if isinstance(found, Failure):
+                raise found.error
+            yield found
+    finally:
+        enough.set()
+        actor.join()
+
+
+def advance(program: Program, place: Place, count: int) -> list[tuple[Episodes, Metrics, Metrics]]:
+    """Learn from the next `count` rollouts of a place; what each of them brought."""
+    static, numbers = program_of(program.settings), config.floats(program.settings)
+    brought = []
+    with contextlib.closing(acted(program, place, count)) as rollouts_acted:  # whatever happens here, nobody acts on
+        for trajectory, episodes in rollouts_acted:
+            learner, food, rollouts = place.carry
+            learner, food, metrics, seen = _learn(static, program.spec, numbers, learner, food, trajectory, place.key, rollouts)
+            jax.block_until_ready(learner)  # an actor that took parameters under way would wait for them
+            place.carry = Carry(learner, food, rollouts + 1)
+            brought.append((episodes, metrics, seen))
+    return brought
+
+
+def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Iterator[Chunk]:
+    """Run chunk after chunk, without end, as `on_device.run` does; seeds take turns."""
+    done, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
+    while True:
+        began = time.perf_counter()
+        brought = [advance(program, place, count) for place in program.places]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought))
+        facts, metrics, seen = stacked
+        for alarm in guard.alarms(seen, metrics, program.settings.learner.rollout):
+            spoilt(alarm.seed, complaint(program, alarm, done))
+        done += count
+        yield Chunk(facts, metrics, [place.carry for place in program.places], time.perf_counter() - began)
+
+
+def layout(program: Program) -> dict[str, str | int]:
+    """How a run lies on this machine: the part of its fingerprint that only jax knows."""
+    devices = jax.local_devices()
+    return {"devices": f"1 {devices[0].device_kind}", "environments": program.spec.envs, "jax options": jax_options()}
+
+
+def snapshot(program: Program, carry: list[Carry], spoilt: Callable[[int, str], None] = refuse) -> Tree:
+    """Everything of a run that can be saved, on the host."""
+    saved = jax.tree.map(np.asarray, {str(seed): each for seed, each in zip(program.seeds, carry, strict=True)})
+    for place, each in enumerate(carry):
+        for name, array in flatten(each.learner._replace(memory=()))[0].items():
+            if not np.isfinite(array).all():
+                spoilt(place, f"{name} is not finite at rollout {int(each.rollouts):,}, where it was to be saved")
+    return saved
+
+
+def restored(program: Program, state: Tree) -> Program:
+    """The program at the state of a snapshot, at the start of new episodes."""
+    for place, seed in zip(program.places, program.seeds, strict=True):
+        place.carry = jax.tree.map(jnp.asarray, state[str(seed)])
+    return program._replace(carry=[place.carry for place in program.places])
+
+
+def close(program: Program) -> None:
+    """Let the environments go."""
+    for place in program.places:
+        place.env.close()
+
+
+def as_host(env: Env, settings: config.Train) -> HostEnv:
+    """A pure environment turned into a host one, with the randomness that it has on the device, draw for draw.
+
+    As there, an episode that a time limit cut is told of on its fake step.
+    """
+    length, seed = settings.learner.rollout, settings.run.seed
+    world, base = jax.tree.map(jnp.asarray, env.world(seed)), jax.random.key(seed)
+    begin = jax.jit(jax.vmap(lambda key: env.reset(world, jax.random.split(key)[0])))
+    look = jax.jit(jax.vmap(lambda state: env.observe(world, state)))
+    now: dict[str, Any] = {"t": 0}
+
+    @jax.jit
+    def stepped(state: Tree, action: Array, rollout: Array, t: Array) -> tuple[Tree, Any]:
+        def one(state: Tree, action: Array, key: Key) -> tuple[Tree, Any]:
+            key_step, key_begin = jax.random.split(step_keys(key, length)[t])
+            step = env.step(world, state, action, key_step)
+            fresh = env.reset(world, jax.random.split(key_begin)[0])
+            ended = step.discount == 0
+            following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, step.state)
+            return following, step._replace(state=(), mask=jnp.asarray(step.mask, step.reward.dtype))
+
+        return jax.vmap(one)(state, action, env_keys(jax.random.fold_in(base, rollout), env.envs))
+
+    def reset(seed: int) -> np.ndarray:
+        now["state"] = begin(env_keys(jax.random.fold_in(base, START), env.envs))
+        return np.asarray(look(now["state"]))
+
+    def step(action: np.ndarray) -> HostStep:
+        now["state"], step = stepped(now["state"], action, now["t"] // length, now["t"] % length)
+        now["t"] += 1
+        reward, discount, goal, mask = map(np.asarray, (step.reward, step.discount, step.goal, step.mask))
+        return HostStep(np.asarray(look(now["state"])), reward, discount, mask, discount == 0, goal)
+
+    return HostEnv(env.name, env.observations, env.actions, env.envs, reset, step, lambda: None, env.target)

@@ -1,0 +1,502 @@
+"""A walk that is in order, and what can be wrong with one: each class has one fault."""
+
+import warnings
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Walk(gymnasium.Env):
+    """From a random place to either end of a line. All is as it should be: position and what is left of the time are observed."""
+
+    END, LIMIT = 10, 30
+    observation_space: ClassVar = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space: ClassVar = spaces.Discrete(2)
+    closed = 0  # of all walks
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.time = int(self.np_random.integers(-3, 4)), 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.place += 1 if action else -1
+        self.time += 1
+        terminated = abs(self.place) >= self.END
+        return self.observe(), self.pay(terminated), terminated, self.time >= self.LIMIT and not terminated, {}
+
+    def observe(self) -> Any:
+        return np.array([self.place / self.END, self.time / self.LIMIT], np.float32)
+
+    def pay(self, terminated: bool) -> Any:
+        return float(terminated and self.place > 0)
+
+    def close(self):
+        Walk.closed += 1
+
+
+class RaisesWhenMade(Walk):
+    def __init__(self):
+        raise ValueError("no such map\nnor another")
+
+
+class RaisesWhenMadeAgain(Walk):
+    made = 0
+
+    def __init__(self):
+        RaisesWhenMadeAgain.made += 1
+        if RaisesWhenMadeAgain.made % 2 == 0:
+            raise OSError("the port is taken")
+
+
+class ExitsWhenMade(Walk):
+    def __init__(self):
+        raise SystemExit("no display")
+
+
+class RaisesSomethingUnspeakable(Walk):
+    class Unspeakable(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def reset(self, *, seed=None, options=None):
+        raise self.Unspeakable
+
+
+class LooksLikeOne:
+    """Of no known family."""
+
+    reset, step = Walk.reset, Walk.step
+
+
+OldGym = type("OldGym", (), {"__module__": "gym.envs.classic"})
+
+
+class NoActionSpace(gymnasium.Env):
+    observation_space: ClassVar = Walk.observation_space
+    reset, step = Walk.reset, Walk.step
+
+
+class SpaceOfNobody(Walk):
+    observation_space: ClassVar = (2,)
+
+
+class ResetsToAnArray(Walk):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class ResetsWithoutInfo(Walk):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], None
+
+
+class ResetsWithoutSeed(Walk):
+    def reset(self):
+        return super().reset()
+
+
+class ResetsWithoutDefaults(Walk):
+    def reset(self, seed, options):
+        return super().reset(seed=seed)
+
+
+class ResetRaises(Walk):
+    def reset(self, *, seed=None, options=None):
+        raise KeyError("map")
+
+
+class OldStep(Walk):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, info
+
+
+class StepsToAnArray(Walk):
+    def step(self, action):
+        return super().step(action)[0]
+
+
+class StepRaises(Walk):
+    def step(self, action):
+        return super().step([0, 1, 2][action + 2])
+
+
+class InfoIsNone(Walk):
+    def step(self, action):
+        return *super().step(action)[:4], None
+
+
+class OrderOfValues(Walk):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, terminated, reward, truncated, info
+
+
+class FlagIsNone(Walk):
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, None, info
+
+
+class FlagIsAnArray(Walk):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, np.array([terminated]), truncated, info
+
+
+class BothFlags(Walk):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, terminated or truncated, info
+
+
+class LimitInInfo(Walk):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, False, {**info, "TimeLimit.truncated": bool(truncated)}
+
+
+class Shape(Walk):
+    def observe(self):
+        return super().observe()[None]
+
+
+class Kind(Walk):
+    """Shares of one in a space of bytes."""
+
+    observation_space: ClassVar = spaces.Box(0, 255, (2,), np.uint8)
+
+    def observe(self):
+        return np.abs(super().observe())
+
+
+class WholeAsFloat(Walk):
+    observation_space: ClassVar = spaces.Discrete(21)
+
+    def observe(self):
+        return float(self.place + self.END)
+
+
+class Doubles(Walk):
+    def observe(self):
+        return super().observe().astype(np.float64)
+
+
+class AsList(Walk):
+    def observe(self):
+        return super().observe().tolist()
+
+
+class Words(Walk):
+    def observe(self):
+        return "left of the middle"
+
+
+class Ragged(Walk):
+    def observe(self):
+        return [[1.0], [1.0, 2.0]]
+
+
+class TooFar(Walk):
+    def observe(self):
+        return super().observe() * np.float32(1.5)
+
+
+class TooLow(Walk):
+    def observe(self):
+        return super().observe() - np.array([0, 3], np.float32)
+
+
+class TooLarge(Walk):
+    """Ends are counted, and left out of the space."""
+
+    observation_space: ClassVar = spaces.Discrete(20, start=-10)
+
+    def observe(self):
+        return self.place
+
+
+class TooMany(Walk):
+    observation_space: ClassVar = spaces.MultiDiscrete([21, 30])
+
+    def observe(self):
+        return np.array([self.place + self.END, self.time])
+
+
+class TooManyInDict(Walk):
+    observation_space: ClassVar = spaces.Dict({"place": spaces.Box(-1.0, 1.0, (), np.float32), "time": spaces.Discrete(30)})
+
+    def observe(self):
+        return {"place": super().observe()[0], "time": self.time}
+
+
+class NoDict(TooManyInDict):
+    def observe(self):
+        return Walk.observe(self)
+
+
+class LacksAKey(TooManyInDict):
+    def observe(self):
+        return {"place": super().observe()["place"]}
+
+
+class ShortTuple(Walk):
+    observation_space: ClassVar = spaces.Tuple([spaces.Discrete(21), spaces.Discrete(31)])
+
+    def observe(self):
+        return (self.place + self.END,)
+
+
+class NotANumber(Walk):
+    def observe(self):
+        return super().observe() / np.float32(self.place != 4)  # 0 / 0 and its like
+
+
+class Infinite(Walk):
+    observation_space: ClassVar = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observe(self):
+        with np.errstate(all="ignore"):
+            return np.log(np.abs(super().observe()))
+
+
+class RewardIsNaN(Walk):
+    def pay(self, terminated):
+        return np.nan if self.time == 3 else 0.0
+
+
+class RewardIsNone(Walk):
+    def pay(self, terminated):
+        return 1.0 if terminated else None
+
+
+class RewardIsThree(Walk):
+    def pay(self, terminated):
+        return np.zeros(3)
+
+
+class RewardIsWord(Walk):
+    def pay(self, terminated):
+        return "1.0"
+
+
+class RewardIsLarge(Walk):
+    def pay(self, terminated):
+        return -25_000 if terminated else 0
+
+
+class RewardIsSmall(Walk):
+    def pay(self, terminated):
+        return 2e-6
+
+
+class Unseeded(Walk):
+    """Its own generator, which nobody seeds, decides where it begins."""
+
+    rng = np.random.default_rng(1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.rng.integers(-9, 10))
+        return self.observe(), {}
+
+
+class UnseededWind(Walk):
+    """Where it begins is seeded; what blows it about is not."""
+
+    rng = np.random.default_rng(1)
+
+    def step(self, action):
+        return super().step(action if self.rng.random() < 0.5 else 1 - action)
+
+
+class UnseededReward(Walk):
+    rng = np.random.default_rng(1)
+
+    def pay(self, terminated):
+        return self.rng.normal()
+
+
+class EndsAtOnce(Walk):
+    """The state is set in the constructor only."""
+
+    def __init__(self):
+        self.place, self.time = 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        return self.observe(), {}
+
+    def observe(self):
+        return np.clip(super().observe(), -1, 1)
+
+
+class Bandit(Walk):
+    LIMIT = 1
+
+
+class InPlace(Walk):
+    def __init__(self):
+        self.observed = np.zeros(2, np.float32)
+
+    def observe(self):
+        self.observed[:] = super().observe()
+        return self.observed
+
+
+class InPlaceInDict(Walk):
+    """The arrays are new, the dictionary is not."""
+
+    observation_space: ClassVar = spaces.Dict({"place": Walk.observation_space})
+
+    def __init__(self):
+        self.observed = {}
+
+    def observe(self):
+        self.observed["place"] = super().observe()
+        return self.observed
+
+
+class Blind(Walk):
+    def observe(self):
+        return np.zeros(2, np.float32)
+
+
+class Continuous(Walk):
+    """In order, too."""
+
+    action_space: ClassVar = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def step(self, action):
+        return super().step(action[0] > 0)
+
+
+class Meddles(Continuous):
+    def step(self, action):
+        action /= 2
+        return super().step(action)
+
+
+class OneAction(Walk):
+    action_space: ClassVar = spaces.Discrete(1)
+
+
+class ManyActions(Walk):
+    action_space: ClassVar = spaces.MultiDiscrete([3, 4])
+
+    def step(self, action):
+        return super().step(action[0] > 0)
+
+
+class DictOfActions(Walk):
+    action_space: ClassVar = spaces.Dict({"go": spaces.Discrete(2)})
+
+    def step(self, action):
+        return super().step(action["go"])
+
+
+class Unbounded(Continuous):
+    action_space: ClassVar = spaces.Box(np.array([-np.inf], np.float32), np.array([1], np.float32))
+
+
+class TwoRows(Continuous):
+    action_space: ClassVar = spaces.Box(-1.0, 1.0, (2, 2), np.float32)
+
+    def step(self, action):
+        return super().step(action[0])
+
+
+class WholeActions(Continuous):
+    action_space: ClassVar = spaces.Box(-2, 2, (1,), np.int64)
+
+
+class StuckAction(Continuous):
+    action_space: ClassVar = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 0], np.float32))
+
+
+class ReadsText(Walk):
+    observation_space: ClassVar = spaces.Text(20)
+
+    def observe(self):
+        return "left of the middle"
+
+
+class ReadsNothing(Walk):
+    observation_space: ClassVar = spaces.Box(0, 1, (0,), np.float32)
+
+    def observe(self):
+        return np.zeros(0, np.float32)
+
+
+class TextBeside(Walk):
+    """In order: the text is left out."""
+
+    observation_space: ClassVar = spaces.Dict({"place": Walk.observation_space, "said": spaces.Text(20)})
+
+    def observe(self):
+        return {"place": super().observe(), "said": "go on"}
+
+
+class CloseRaises(Walk):
+    def close(self):
+        super().close()
+        raise RuntimeError("already closed")
+
+
+class Draws(Walk):
+    render_mode = "human"
+
+
+class PropertyRaises(Walk):
+    @property
+    def render_mode(self):
+        raise RuntimeError("no display")
+
+
+class Warns(Walk):
+    """In order, but talkative."""
+
+    def step(self, action):
+        warnings.warn("step is deprecated", UserWarning, stacklevel=2)
+        return super().step(action)
+
+
+class Rounds(Walk):
+    """In order: single precision is a little more than one."""
+
+    def observe(self):
+        return super().observe() * np.float32(1 + 1e-6)
+
+
+class FromOne(Walk):
+    """In order: actions and observations are counted from other numbers than zero; flags are numpy's, rewards whole."""
+
+    action_space: ClassVar = spaces.Discrete(2, start=1)
+    observation_space: ClassVar = spaces.Discrete(21, start=-10)
+
+    def step(self, action):
+        assert action in (1, 2)
+        observation, reward, terminated, truncated, info = super().step(action - 1)
+        return observation, int(reward), np.bool_(terminated), np.array(truncated), info
+
+    def observe(self):
+        return np.int32(self.place)
+
+
+class Nested(Walk):
+    """In order: every kind of space that is read, one inside another."""
+
+    observation_space: ClassVar = spaces.Dict(
+        {
+            "both": spaces.Tuple([spaces.Discrete(21), spaces.MultiBinary(2)]),
+            "image": spaces.Box(0, 255, (2, 2, 3), np.uint8),
+            "digits": spaces.MultiDiscrete([21, 31]),
+        }
+    )
+
+    def observe(self):
+        place = self.place + self.END
+        image = np.full((2, 2, 3), place, np.uint8)
+        return {"both": (place, np.array([place % 2, 1], np.int8)), "image": image, "digits": [place, self.time]}

@@ -1,0 +1,257 @@
+"""The checker names what is wrong with an environment, in a line, and says nothing of one that is in order."""
+
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from ersac.config import SettingsError  # noqa: E402
+from ersac.envs import checker  # noqa: E402
+from ersac.envs.base import Discrete  # noqa: E402
+from ersac.envs.checker import findings, refuse_if_broken  # noqa: E402
+from ersac.envs.gym import host_env  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+import broken  # noqa: E402
+
+FATAL, MILD = True, False
+ONE = broken.Walk()
+FAULTS = [
+    (broken.RaisesWhenMade, FATAL, "making the environment raised ValueError: no such map (broken.py, line "),
+    (broken.RaisesWhenMadeAgain, FATAL, "making a second environment raised OSError: the port is taken"),
+    (broken.ExitsWhenMade, FATAL, "making the environment raised SystemExit: no display"),
+    (broken.RaisesSomethingUnspeakable, FATAL, "reset() raised Unspeakable (broken.py"),
+    (broken.LooksLikeOne, FATAL, "not a LooksLikeOne: derive its class from gymnasium.Env"),
+    (broken.OldGym, FATAL, "not a OldGym of the old gym"),
+    (lambda: None, FATAL, "not None: end it with return env"),
+    (lambda: broken.Walk, FATAL, "not the class Walk: return Walk()"),
+    (lambda: gymnasium.vector.SyncVectorEnv([broken.Walk]), FATAL, "not a SyncVectorEnv: return a single environment"),
+    (lambda: ONE, FATAL, "gave the same environment twice"),
+    (ONE, FATAL, "making the environment raised TypeError: 'Walk' object is not callable"),
+    (broken.NoActionSpace, FATAL, "has no action_space: set self.action_space"),
+    (broken.SpaceOfNobody, FATAL, "observation_space must be a space of gymnasium"),
+    (broken.ResetsToAnArray, FATAL, "reset() must return (observation, info), not an array of shape (2,): return observation, {}"),
+    (broken.ResetsWithoutInfo, FATAL, "reset() must return (observation, info) with a dict as info, not None"),
+    (broken.ResetsWithoutSeed, FATAL, "reset() does not take seed= and options=: write def reset(self, *, seed=None, options=None)"),
+    (broken.ResetsWithoutDefaults, FATAL, "reset(seed, options) does not take"),
+    (broken.ResetRaises, FATAL, "reset() raised KeyError: 'map' (broken.py, line "),
+    (broken.OldStep, FATAL, "not the 4 values of the old gym at step 1: return done as terminated"),
+    (lambda: gymnasium.wrappers.TimeLimit(broken.OldStep(), 9), FATAL, "not the 4 values of the old gym"),
+    (lambda: gymnasium.wrappers.OrderEnforcing(broken.ResetsWithoutSeed()), FATAL, "reset() does not take seed="),
+    (broken.StepsToAnArray, FATAL, "step() must return (observation, reward, terminated, truncated, info), not an array of shape (2,)"),
+    (broken.StepRaises, FATAL, "step(np.int64(1)) at step 2 raised IndexError: list index out of range (broken.py, line "),
+    (broken.InfoIsNone, FATAL, "with a dict as info, not None at step 1"),
+    (broken.OrderOfValues, FATAL, "terminated must be True or False, not 0.0 at step 1"),
+    (broken.FlagIsNone, FATAL, "truncated must be True or False, not None at step 1: return bool(truncated)"),
+    (broken.FlagIsAnArray, FATAL, "terminated must be True or False, not an array of shape (1,)"),
+    (broken.BothFlags, MILD, "terminated and truncated are both True at the end of every episode (first at step "),
+    (broken.LimitInInfo, MILD, "info has TimeLimit.truncated at step "),
+    (broken.Shape, FATAL, "observation has shape (1, 2) at the first reset, and its space (2,)"),
+    (broken.Kind, FATAL, "observation is float32 at the first reset, and its space uint8"),
+    (broken.WholeAsFloat, FATAL, "observation is float64 at the first reset, and its space int64"),
+    (broken.Doubles, MILD, "observation is float64 at the first reset, and its space float32"),
+    (broken.AsList, MILD, "observation is a list at the first reset, not an array"),
+    (broken.Words, FATAL, "observation must be numbers, not 'left of the middle' at the first reset"),
+    (broken.Ragged, FATAL, "observation must be numbers, not [[1.0], [1.0, 2.0]]"),
+    (broken.TooFar, FATAL, "above the high of its space, 1: widen observation_space"),
+    (broken.TooLow, FATAL, "observation[1] is -3 at the first reset, 2 below the low of its space, -1"),
+    (broken.TooLarge, FATAL, "observation is 10 at step "),
+    (broken.TooMany, FATAL, "observation[1] is 30 at step 52, 1 above the high of its space, 29"),
+    (broken.TooManyInDict, FATAL, "observation['time'] is 30 at step 52, 1 above the high of its space, 29"),
+    (broken.NoDict, FATAL, "observation must be a dict, not an array of shape (2,)"),
+    (broken.LacksAKey, FATAL, "observation has no 'time' at the first reset"),
+    (broken.ShortTuple, FATAL, "observation must be a tuple of 2, not 1 value"),
+    (broken.NotANumber, FATAL, "observation[0] is inf at "),
+    (broken.Infinite, FATAL, "observation[1] is -inf at the first reset"),
+    (broken.RewardIsNaN, FATAL, "reward is nan at step 3"),
+    (broken.RewardIsNone, FATAL, "reward must be one number, not None at step 1"),
+    (broken.RewardIsThree, FATAL, "reward must be one number, not an array of shape (3,)"),
+    (broken.RewardIsWord, FATAL, "reward must be one number, not '1.0'"),
+    (broken.RewardIsLarge, MILD, "the largest reward seen has the size 2.5e+04: --scale-rewards, on by default"),
+    (broken.RewardIsSmall, MILD, "the largest reward seen has the size 2e-06: --scale-rewards, on by default"),
+    (broken.Unseeded, MILD, "reset(seed=0) gives another observation when it is called again"),
+    (broken.UnseededWind, MILD, "not deterministic: with seed 0 and the same actions two environments differ in observation at step "),
+    (broken.UnseededReward, MILD, "two environments differ in reward at step 1"),
+    (broken.Bandit, MILD, "all 199 episodes ended at their first step"),
+    (broken.InPlace, MILD, "the observation given before is changed in place at step 1: return a copy"),
+    (broken.InPlaceInDict, MILD, "the observation given before is changed in place at step 1: return a copy"),
+    (broken.Blind, MILD, "the observation never changes, over 200 steps: is the state left out?"),
+    (broken.Meddles, MILD, "step() changed the action it was given at step 1"),
+    (broken.OneAction, FATAL, "action_space is Discrete(1)"),
+    (
+        broken.ManyActions,
+        FATAL,
+        "action_space is MultiDiscrete, and ersac plays Discrete and Box: number its 12 combinations, Discrete(12)",
+    ),
+    (broken.DictOfActions, FATAL, "action_space is Dict, and ersac plays Discrete and Box"),
+    (broken.Unbounded, FATAL, "action[0] lies between -inf and 1: give action_space finite bounds"),
+    (broken.TwoRows, FATAL, "action_space is a Box of shape (2, 2)"),
+    (broken.WholeActions, FATAL, "action_space is a Box of int64"),
+    (broken.StuckAction, MILD, "action[1] can only be 0"),
+    (broken.ReadsText, FATAL, "observation_space is Text without numbers"),
+    (broken.ReadsNothing, FATAL, "observation is declared with a shape that holds nothing"),
+    (broken.TextBeside, MILD, "left out of what the agent sees: observation['said'], Text"),
+    (broken.CloseRaises, MILD, "close() raised RuntimeError: already closed"),
+    (broken.Draws, MILD, "render_mode is 'human'"),
+    (broken.PropertyRaises, FATAL, "a look at the environment raised RuntimeError: no display"),
+]
+COMPANIONS = {  # what else is true of some of them
+    broken.ReadsNothing: 1,  # the observation never changes
+}
+IN_ORDER = [broken.Walk, broken.Continuous, broken.FromOne, broken.Nested, broken.Rounds, broken.Warns]
+OTHERS = [  # of other people, all in order
+    *("CartPole-v1", "FrozenLake8x8-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"),
+    *("CliffWalkingSlippery-v1", "MountainCarContinuous-v0"),
+]
+
+
+@pytest.mark.parametrize(("make", "fatal", "phrase"), FAULTS, ids=[getattr(make, "__name__", "instance") for make, _, _ in FAULTS])
+def test_a_fault_is_found_once_and_nothing_else(make, fatal, phrase):
+    found = findings(make)
+    assert [(finding.fatal, phrase in finding.text) for finding in found if phrase in finding.text] == [(fatal, True)], found
+    assert len(found) == 1 + COMPANIONS.get(make, 0), found
+    assert all(finding.text and finding.text.isprintable() and "Traceback" not in finding.text for finding in found)
+
+
+def test_fatal_findings_come_first_and_refuse():
+    class Both(broken.Doubles, broken.RewardIsNone):
+        pass
+
+    assert [finding.fatal for finding in findings(Both)] == [True, False]
+    told: list[str] = []
+    with pytest.raises(SettingsError, match=r"^reward must be one number, not None at step 1: return float\(reward\)$"):
+        refuse_if_broken(Both, told.append)
+    assert len(told) == 1
+    assert "float64" in told[0]
+
+
+def test_several_fatal_findings_are_one_line():
+    class Both(broken.Shape, broken.RewardIsNone):
+        pass
+
+    with pytest.raises(SettingsError, match=r"^observation has shape .*; reward must be one number, [^;]*$"):
+        refuse_if_broken(Both, pytest.fail)
+
+
+def test_state_that_reset_leaves_as_it_is():
+    found = findings(broken.EndsAtOnce)
+    assert not any(finding.fatal for finding in found)
+    again, at_once = sorted(finding.text for finding in found)[::-1]
+    assert "reset(seed=0) gives another observation when it is called again" in again
+    assert "episodes after the first, which had 30 steps, ended at their first step" in at_once
+
+
+@pytest.mark.parametrize("make", IN_ORDER)
+def test_what_is_in_order_is_not_complained_of(make):
+    refuse_if_broken(make, pytest.fail)
+
+
+@pytest.mark.filterwarnings("ignore:step is deprecated")
+@pytest.mark.parametrize("make", [*IN_ORDER, *(make for make, fatal, _ in FAULTS if not fatal)])
+def test_what_is_not_refused_can_be_played(make):
+    env = host_env(make, "walk", envs=2)
+    env.reset(0)
+    actions = np.zeros(2, np.int64) if isinstance(env.actions, Discrete) else np.zeros((2, *env.actions.shape), np.float32)
+    for _ in range(3):
+        answer = env.step(actions)
+        assert np.isfinite(answer.obs).all()
+        assert np.isfinite(answer.reward).all()
+    env.close()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_false_alarm(name):
+    assert findings(partial(gymnasium.make, name)) == []
+
+
+def test_no_false_alarm_in_a_grid_with_a_mission():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("minigrid")
+    found = findings(lambda: gymnasium.make("MiniGrid-DoorKey-5x5-v0"))
+    assert [finding.fatal for finding in found] == [False]
+    assert "observation['mission'], MissionSpace" in found[0].text
+
+
+def test_both_ends_by_accident_are_no_fault():
+    """A walk that is over just when its time is."""
+
+    class Once(broken.Walk):
+        def step(self, action):
+            observation, reward, terminated, truncated, info = super().step(action)
+            return observation, reward, terminated or (truncated and self.np_random.random() < 0.5), truncated, info
+
+    assert findings(Once) == []
+
+
+def test_every_environment_is_closed():
+    made = []
+
+    class Counted(broken.Walk):
+        def __init__(self):
+            made.append(self)
+
+    class Failing(Counted):
+        def step(self, action):
+            raise ValueError
+
+    for kind in (Counted, Failing):
+        before = broken.Walk.closed
+        made.clear()
+        findings(kind)
+        assert broken.Walk.closed - before == len(made) > 0
+
+
+def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
+    class Interrupted(broken.Walk):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    before = broken.Walk.closed
+    with pytest.raises(KeyboardInterrupt):
+        findings(Interrupted)
+    assert broken.Walk.closed == before + 1
+
+
+def test_a_slow_environment_is_looked_at_for_as_long_as_fits(monkeypatch):
+    monkeypatch.setattr(checker, "PATIENCE_SECONDS", 0.0)
+    assert [finding.text for finding in findings(broken.Walk)] == ["only 1 of 200 steps were checked in 0 s: training will be as slow"]
+
+
+def test_the_ends_of_the_action_space_are_played_first():
+    played = []
+
+    class Listens(broken.Walk):
+        action_space = gymnasium.spaces.Discrete(1000, start=5)
+
+        def step(self, action):
+            played.append(int(action))
+            return super().step(action % 2)
+
+    findings(Listens, steps=4)
+    assert played[:2] == [5, 1004]
+    assert played[:4] == played[4:]  # the second environment is played alike
+
+
+def test_only_the_first_episode_is_seeded():
+    seeds = []
+
+    class Listens(broken.Walk):
+        def reset(self, *, seed=None, options=None):
+            seeds.append(seed)
+            return super().reset(seed=seed)
+
+    findings(Listens, seed=7)
+    first = seeds[: len(seeds) // 2]  # the second environment is reset once more, to begin again
+    assert first == [7] + [None] * (len(first) - 1)
+    assert seeds == [*first, *first, 7]
+
+
+def test_it_needs_no_jax():
+    subprocess.run([sys.executable, "-c", "import sys, ersac.envs.checker; sys.exit('jax' in sys.modules)"], check=True)

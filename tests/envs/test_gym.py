@@ -1,0 +1,432 @@
+"""The host's environments are Gymnasium's: stepped one by one, they are the oracle; the bookkeeping is written out by hand."""
+
+import math
+import multiprocessing
+import os
+import signal
+import sys
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from ersac.config import SettingsError
+from ersac.envs.base import Box, Discrete, HostStep
+from ersac.envs.gym import acted, host_env, observed, resolve
+from ersac.exits import Resumable
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
+GRID = "MiniGrid-DoorKey-5x5-v0"
+REAL = ["CartPole-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1", "MountainCar-v0", "Pendulum-v1", GRID]
+
+
+class Counter(gymnasium.Env):
+    """Counts steps, which are its rewards too; ends after so many of them. A reset says that it succeeded, which nobody should believe."""
+
+    observation_space = spaces.Box(0, 9, (1,))
+    action_space = spaces.Discrete(2, start=5)
+
+    def __init__(self, terminates: int = 99, truncates: int = 99):
+        self.terminates, self.truncates = terminates, truncates
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.seen(), {"is_success": True}
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is none of mine\nand here is why"
+        self.count += 1
+        ends = self.count == self.terminates
+        return self.seen(), float(self.count), ends, self.count == self.truncates, {"is_success": ends}
+
+    def seen(self):
+        return np.array([self.count], np.float32)
+
+
+def of_each(*makes):
+    """One environment of each kind, in turn."""
+    left = iter(makes)
+    return lambda: next(left)()
+
+
+def play(env, seed, actions):
+    """The first observation, and all answers, time first."""
+    first = env.reset(seed)
+    answers = [env.step(action) for action in actions]
+    return first, HostStep(*(np.stack(field) for field in zip(*answers, strict=True)))
+
+
+def chosen(env, steps, seed=0):
+    """Random actions [steps, N, ...]."""
+    rng = np.random.default_rng(seed)
+    if isinstance(env.actions, Discrete):
+        return rng.integers(env.actions.n, size=(steps, env.envs)).astype(np.int32)
+    return rng.uniform(env.actions.low, env.actions.high, (steps, env.envs, env.actions.size)).astype(np.float32)
+
+
+def batch(space, items):
+    """What Gymnasium's vector environments make of the observations of several."""
+    return concatenate(space, items, create_empty_array(space, len(items)))
+
+
+def test_what_ends_and_how_is_kept_apart():
+    """Beside each other: an environment that ends at 3, and one that is cut at 4."""
+    env = host_env(of_each(lambda: Counter(terminates=3), lambda: Counter(truncates=4)), "counter", 2)
+    first, steps = play(env, 0, np.zeros((10, 2), np.int32))
+    np.testing.assert_array_equal(first, [[0], [0]])
+    ends, cut = (HostStep(*(field[:, i] for field in steps)) for i in range(2))
+
+    np.testing.assert_array_equal(ends.obs[:, 0], [1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
+    np.testing.assert_array_equal(ends.reward, [1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
+    np.testing.assert_array_equal(ends.discount, [1, 1, 0, 0, 1, 1, 0, 0, 1, 1])
+    np.testing.assert_array_equal(ends.mask, [1, 1, 1, 0, 1, 1, 1, 0, 1, 1])
+    np.testing.assert_array_equal(ends.ended, [0, 0, 1, 0, 0, 0, 1, 0, 0, 0])
+    np.testing.assert_array_equal(ends.goal, [0, 0, 1, 0, 0, 0, 1, 0, 0, 0])
+
+    np.testing.assert_array_equal(cut.obs[:, 0], [1, 2, 3, 4, 0, 1, 2, 3, 4, 0])
+    np.testing.assert_array_equal(cut.reward, [1, 2, 3, 4, 0, 1, 2, 3, 4, 0])
+    np.testing.assert_array_equal(cut.discount, [1, 1, 1, 1, 0, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(cut.mask, [1, 1, 1, 1, 0, 1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(cut.ended, [0, 0, 0, 1, 0, 0, 0, 0, 1, 0])
+    np.testing.assert_array_equal(cut.goal, [0] * 10)
+
+    assert [field.dtype for field in steps] == [np.float32] * 4 + [bool] * 2
+
+
+def test_an_end_at_the_time_limit_is_an_end():
+    _, steps = play(host_env(lambda: Counter(terminates=2, truncates=2), "counter", 1), 0, np.zeros((3, 1), np.int32))
+    np.testing.assert_array_equal(steps.discount[:, 0], [1, 0, 0])
+    np.testing.assert_array_equal(steps.mask[:, 0], [1, 1, 0])
+
+
+def test_frames_keep_their_own_history_across_a_cut():
+    """The other environment, which is in the middle of its episode then, is left alone; a reset in the middle begins afresh."""
+    env = host_env(of_each(lambda: Counter(truncates=3), lambda: Counter(truncates=5)), "counter", 2, frames=3)
+    assert env.observations == Box((3,))
+    for _ in range(2):
+        first, steps = play(env, 0, np.zeros((6, 2), np.int32))
+        np.testing.assert_array_equal(first, np.zeros((2, 3)))
+        np.testing.assert_array_equal(steps.obs[:, 0], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0], [0, 0, 1], [0, 1, 2]])
+        np.testing.assert_array_equal(steps.obs[:, 1], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 0, 0]])
+
+
+def test_frames_of_images_are_channels():
+    class Pictures(Counter):
+        observation_space = spaces.Box(0, 255, (2, 6, 5), np.uint8)  # channels first
+
+        def seen(self):
+            return np.stack([np.full((6, 5), self.count, np.uint8), np.full((6, 5), 100 + self.count, np.uint8)])
+
+    env = host_env(Pictures, "pictures", 1, frames=2)
+    assert env.observations == Box((6, 5, 4), is_bytes=True)
+    first, steps = play(env, 0, np.zeros((2, 1), np.int32))
+    assert first.dtype == steps.obs.dtype == np.uint8
+    np.testing.assert_array_equal(first[0, 3, 3], [0, 100, 0, 100])
+    np.testing.assert_array_equal(steps.obs[1, 0, 5, 4], [1, 101, 2, 102])
+
+
+def test_whole_numbers_cannot_be_stacked():
+    with pytest.raises(SettingsError, match="set frames to 1"):
+        host_env(resolve("Taxi-v4"), "Taxi-v4", 1, frames=2)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_side_by_side_they_are_what_each_is_alone(name):
+    """Seeds included: environment i has seed + i, and goes on with its own random numbers from episode to episode."""
+    steps, envs, seed = 230, 2, 7
+    make = resolve(name)
+    env = host_env(make, name, envs)
+    actions = chosen(env, steps)
+    first, answers = play(env, seed, actions)
+    again, twice = play(env, seed, actions)
+    np.testing.assert_array_equal(first, again)
+    for one, other in zip(answers, twice, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    shape, dtype = ((), np.int32) if isinstance(env.observations, Discrete) else (env.observations.shape, np.float32)
+    assert answers.obs.shape == (steps, envs, *shape)
+    assert answers.obs.dtype == first.dtype == dtype
+    for i in range(envs):
+        oracle = make()
+        encode = observed(oracle.observation_space)[1]
+        alone = lambda obs, space=oracle.observation_space, encode=encode: encode(batch(space, [obs]))[0]
+        obs, _ = oracle.reset(seed=seed + i)
+        np.testing.assert_array_equal(first[i], alone(obs))
+        over = False
+        for t in range(steps):
+            told = HostStep(*(field[t, i] for field in answers))
+            if over:
+                obs, _ = oracle.reset()
+                over = False
+                assert told[1:] == (0, 0, 0, False, False)
+            else:
+                obs, reward, terminated, truncated, _ = oracle.step(actions[t, i])
+                over = terminated or truncated
+                assert told[1:] == (np.float32(reward), not terminated, 1, over, False)
+            np.testing.assert_array_equal(told.obs, alone(obs))
+
+
+def test_seeds_reach_the_actions_that_an_environment_draws_itself():
+    class Wilful(Counter):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Discrete(10**9)
+
+        def seen(self):
+            return np.array([self.action_space.sample()], np.float32)
+
+    first, other = (play(host_env(Wilful, "wilful", 2), seed, np.zeros((3, 2), np.int32)) for seed in (4, 4))
+    np.testing.assert_array_equal(first[1].obs, other[1].obs)
+    assert len(np.unique(first[1].obs)) == 6
+
+
+def test_the_mountain_car_is_cut_and_nothing_ends():
+    env = host_env(resolve("MountainCar-v0"), "MountainCar-v0", 1)
+    _, steps = play(env, 0, np.ones((201, 1), np.int32))
+    assert np.flatnonzero(steps.ended).tolist() == [199]
+    assert np.flatnonzero(steps.discount == 0).tolist() == np.flatnonzero(steps.mask == 0).tolist() == [200]
+
+
+def test_the_spaces_of_real_ones():
+    spaces_of = lambda name: host_env(resolve(name), name, 1)[1:3]
+    assert spaces_of("CartPole-v1") == (Box((4,)), Discrete(2))
+    assert spaces_of("Taxi-v4") == (Discrete(500), Discrete(6))
+    assert spaces_of("Blackjack-v1") == (Box((32 + 11 + 2,)), Discrete(2))
+    assert spaces_of("Pendulum-v1") == (Box((3,)), Box((1,), low=(-2.0,), high=(2.0,)))
+    assert spaces_of(GRID) == (Box((4 + 7 * 7 * (11 + 6 + 3),)), Discrete(7))
+
+
+def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
+    wrappers = pytest.importorskip("minigrid.wrappers")
+    oracle = wrappers.OneHotPartialObsWrapper(gymnasium.make(GRID))
+    env = host_env(resolve(GRID), GRID, 1)
+    first, steps = play(env, 3, chosen(env, 20))
+    theirs = [oracle.reset(seed=3)[0]] + [oracle.step(int(action))[0] for action in chosen(env, 20)[:, 0]]
+    for ours, obs in zip([first[0], *steps.obs[:, 0]], theirs, strict=True):
+        np.testing.assert_array_equal(ours, np.concatenate([np.eye(4)[obs["direction"]], obs["image"].ravel()]))
+
+
+class TestObserved:
+    def check(self, space, items, expected_space, expected):
+        found, encode = observed(space)
+        before = batch(space, items)
+        values = encode(before)
+        assert found == expected_space
+        np.testing.assert_array_equal(values, expected)
+        return values
+
+    def test_discrete_begins_at_zero(self):
+        assert self.check(spaces.Discrete(5, start=-2), [-2, 2], Discrete(5), [0, 4]).dtype == np.int32
+
+    def test_a_few_digits_are_one_number(self):
+        space = spaces.MultiDiscrete([3, 4, 5], start=[0, 1, -1])
+        items = [np.array([a, b, c]) + space.start for a in range(3) for b in range(4) for c in range(5)]
+        assert self.check(space, items, Discrete(60), np.arange(60)).dtype == np.int32
+        grid = spaces.MultiDiscrete([[3, 4], [5, 2]])
+        self.check(grid, [np.array([[1, 2], [3, 1]])], Discrete(120), [((1 * 4 + 2) * 5 + 3) * 2 + 1])
+
+    def test_many_digits_are_one_hot_as_gymnasium_has_it(self):
+        space = spaces.MultiDiscrete([70_000, 2], start=[10, 0], seed=1)
+        items = [space.sample() for _ in range(3)]
+        flat = [np.concatenate([np.eye(1, 70_000, a - 10)[0], np.eye(2)[b]]) for a, b in items]
+        assert self.check(space, items, Box((70_002,)), flat).dtype == np.float32
+
+    def test_a_hundred_thousand_states_are_still_a_table(self):
+        assert observed(spaces.MultiDiscrete([50_000, 2]))[0] == Discrete(100_000)
+
+    def test_bits_are_numbers(self):
+        assert self.check(spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]).dtype == np.float32
+
+    def test_integers_that_are_no_image_are_numbers(self):
+        assert self.check(spaces.Box(0, 255, (2,), np.uint8), [np.array([7, 200], np.uint8)], Box((2,)), [[7, 200]]).dtype == np.float32
+        assert observed(spaces.Box(-9, 9, (4, 5, 6), np.int64))[0] == Box((4, 5, 6))
+        self.check(spaces.Box(0, 1, ()), [np.float32(0.5)], Box((1,)), [[0.5]])
+
+    @pytest.mark.parametrize(
+        ("shape", "served"),
+        [((6, 7), (6, 7, 1)), ((6, 7, 3), (6, 7, 3)), ((3, 6, 7), (6, 7, 3)), ((1, 6, 7), (6, 7, 1)), ((4, 5, 3), (4, 5, 3))],
+    )
+    def test_images_stay_bytes_with_their_channels_last(self, shape, served):
+        image = np.arange(math.prod(shape), dtype=np.uint8).reshape(shape)
+        moved = np.transpose(image, (1, 2, 0)) if shape[0] != served[0] else image.reshape(served)
+        values = self.check(spaces.Box(0, 255, shape, np.uint8), [image, image + 1], Box(served, is_bytes=True), [moved, moved + 1])
+        assert values.dtype == np.uint8
+
+    def test_a_dictionary_is_what_can_be_numbers_of_it(self):
+        space = spaces.Dict(
+            {
+                "word": spaces.Text(9),
+                "pose": spaces.Box(-1, 1, (2, 2)),
+                "kind": spaces.Discrete(3, start=1),
+                "look": spaces.Box(0, 255, (1, 2), np.uint8),
+                "pair": spaces.Tuple([spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3])]),
+            }
+        )
+        item = {
+            "word": "hello",
+            "pose": np.array([[0.5, -0.5], [0.25, 1]], np.float32),
+            "kind": 3,
+            "look": np.array([[51, 255]], np.uint8),
+            "pair": (np.array([0, 1], np.int8), np.array([1, 0])),
+        }
+        kind, look, pair, pose = [0, 0, 1], [np.float32(51) / np.float32(255), 1], [0, 1, 0, 1, 1, 0, 0], [0.5, -0.5, 0.25, 1]
+        expected = np.array([[*kind, *look, *pair, *pose]], np.float32)  # in the order of their names
+        assert self.check(space, [item], Box((16,)), expected).dtype == np.float32
+
+    @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"word": spaces.Text(3)}), spaces.Graph(spaces.Discrete(2), None)])
+    def test_what_has_no_numbers_is_refused(self, space):
+        with pytest.raises(SettingsError, match="cannot be made numbers of"):
+            observed(space)
+
+    @pytest.mark.parametrize("shape", [(2,), (6, 6), (1, 6, 6), (6, 6, 3)])
+    def test_what_is_observed_outlives_the_next_step(self, shape):
+        """Gymnasium writes the next observations over the last ones."""
+        space = spaces.Box(0, 1, shape) if len(shape) == 1 else spaces.Box(0, 255, shape, np.uint8)
+        obs = batch(space, [space.sample()])
+        assert not np.shares_memory(obs, observed(space)[1](obs))
+
+
+class TestActed:
+    def test_discrete_ones_get_their_first_value_back(self):
+        space, decode = acted(spaces.Discrete(3, start=4))
+        assert space == Discrete(3)
+        np.testing.assert_array_equal(decode(np.array([0, 2])), [4, 6])
+
+    @pytest.mark.parametrize("wrong", [-1, 3])
+    def test_one_that_is_not_there_never_reaches_an_environment(self, wrong):
+        with pytest.raises(AssertionError, match="not all from 0 to 2"):
+            acted(spaces.Discrete(3))[1](np.array([1, wrong]))
+
+    def test_boxes_get_their_shape_back(self):
+        box = spaces.Box(np.array([[-1, -2]] * 2), np.array([[3, 4]] * 2), dtype=np.float64)
+        space, decode = acted(box)
+        assert space == Box((2, 2), low=(-1, -2, -1, -2), high=(3, 4, 3, 4))
+        actions = decode(np.array([[0, 1, 2, 3]], np.float32))
+        assert box.contains(actions[0])
+        np.testing.assert_array_equal(actions, [[[0, 1], [2, 3]]])
+
+    @pytest.mark.parametrize("space", [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)])
+    def test_what_cannot_be_acted_in_is_refused(self, space):
+        with pytest.raises(SettingsError, match="of the space"):
+            acted(space)
+
+
+class TestNames:
+    def test_one_that_is_nearly_right_is_told_its_neighbours(self):
+        with pytest.raises(SettingsError, match=r"unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "):
+            resolve("CartPol-v1")
+
+    def test_a_version_is_part_of_a_name(self):
+        with pytest.raises(SettingsError, match=r"did you mean Taxi-v4\?"):
+            resolve("Taxi")
+
+    def test_one_that_is_far_from_all_is_told_how_to_import(self):
+        with pytest.raises(SettingsError, match=r"write package\.module:Id-v0"):
+            resolve("zzzzzzzz")
+
+    def test_a_module_is_imported_first(self, tmp_path, monkeypatch):
+        (tmp_path / "ersac_test_worlds.py").write_text(
+            "import gymnasium\ngymnasium.register('Far-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=3)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        try:
+            env = resolve("ersac_test_worlds:Far-v0")()
+            assert env.spec.max_episode_steps == 3
+        finally:
+            gymnasium.registry.pop("Far-v0", None)
+
+    def test_a_module_that_is_missing_or_broken_is_one_line(self, tmp_path, monkeypatch):
+        with pytest.raises(SettingsError, match=r"ersac_nowhere cannot be imported: ModuleNotFoundError: No module"):
+            resolve("ersac_nowhere:Far-v0")
+        (tmp_path / "ersac_test_broken.py").write_text("raise ValueError('one\\ntwo')\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(SettingsError, match=r"cannot be imported: ValueError: one$"):
+            resolve("ersac_test_broken:Far-v0")
+
+    def test_minigrid_is_asked_for_where_it_is_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "minigrid", None)
+        with pytest.raises(SettingsError, match=r'needs minigrid: pip install "ersac\[gym\]"'):
+            resolve(GRID)
+
+
+class TestFailures:
+    def test_an_environment_that_cannot_be_made_is_a_setting(self):
+        def make():
+            raise gymnasium.error.DependencyNotInstalled("install this\nor that")
+
+        with pytest.raises(SettingsError, match=r"^odd cannot be made: DependencyNotInstalled: install this$"):
+            host_env(make, "odd", 2)
+
+    def test_one_that_breaks_says_so_in_one_line(self):
+        class Fragile(Counter):
+            def step(self, action):
+                raise ZeroDivisionError("no\nmore")
+
+            def reset(self, *, seed=None, options=None):
+                if seed == 13:
+                    raise OSError("unlucky")
+                return super().reset(seed=seed)
+
+        env = host_env(Fragile, "fragile", 2)
+        env.reset(0)
+        with pytest.raises(Resumable, match=r"^fragile broke in step: ZeroDivisionError: no$"):
+            env.step(np.zeros(2, np.int32))
+        with pytest.raises(Resumable, match=r"^fragile broke in reset: OSError: unlucky$"):
+            env.reset(12)
+        env.close()
+
+
+class TestWorkers:
+    def test_bits_do_not_depend_on_them_and_only_death_ends_one(self):
+        """Three environments on two workers, which a Ctrl-C or an order to the whole group reaches as well."""
+        make = resolve("CartPole-v1")
+        near, far = (host_env(make, "CartPole-v1", 3, workers, frames=2) for workers in (0, 2))
+        try:
+            assert far[:4] == near[:4]
+            actions = chosen(near, 60)
+            workers = [process for process in multiprocessing.active_children() if process.name == "ersac-CartPole-v1"]
+            assert len(workers) == 2
+            for process in workers:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    os.kill(process.pid, number)
+            for _ in range(2):
+                (first, ours), (other, theirs) = play(near, 11, actions), play(far, 11, actions)
+                np.testing.assert_array_equal(first, other)
+                for one, another in zip(ours, theirs, strict=True):
+                    assert one.dtype == another.dtype
+                    np.testing.assert_array_equal(one, another)
+                assert ours.ended.any(axis=0).all()
+                for process in workers:
+                    os.kill(process.pid, signal.SIGTERM)
+            workers[1].kill()
+            with pytest.raises(Resumable, match=r"^CartPole-v1: a worker died \(exit code -9\)$"):
+                far.step(actions[0])
+        finally:
+            far.close()
+        assert not any(process.is_alive() for process in workers)
+        far.close()
+
+    def test_what_breaks_in_one_is_told_here(self):
+        """Also: an environment that was never registered anywhere is sent as it is."""
+
+        class Cursed(Counter):
+            def step(self, action):
+                raise KeyError("gone")
+
+        env = host_env(Cursed, "cursed", 1, workers=4)
+        try:
+            np.testing.assert_array_equal(env.reset(0), [[0]])
+            with pytest.raises(Resumable, match=r"^cursed broke in step: KeyError: 'gone'$"):
+                env.step(np.zeros(1, np.int32))
+        finally:
+            env.close()
+
+    def test_one_that_cannot_be_sent_is_a_setting(self):
+        left = iter([Counter] * 5)
+        stuck = (make() for make in left)  # a generator cannot be pickled
+        with pytest.raises(SettingsError, match=r"^counter cannot be sent to a worker: TypeError: .*; set workers to 0"):
+            host_env(lambda: next(stuck), "counter", 2, workers=1)
