@@ -12,7 +12,7 @@ from ersac.agents.presets import preset
 from ersac.config import SettingsError, Track, Train, check, default_run, environment, override
 from ersac.envs.make import refuse_if_unfit
 from ersac.study import records, trackers
-from ersac.study.life import begin, live, moment, order
+from ersac.study.life import begin, live, loop_of, moment, order
 from ersac.study.results import Result, read, write
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def run(
                 display.note(f"{out} has ended already; --episodes can raise its budget")
                 return replace(read(out), settings=settings)  # which may have what only Python can give
         life = begin(order(settings, out), exact, began)
+        held.callback(loop_of(settings).close, life.program)
         carry = live(life, screen, held.enter_context(trackers.following(track, out, life.recorder)), caught)
         screen.close()
         moments = life.recorder.two_moments(moment(life, carry)) if life.recorder.at_sea else []

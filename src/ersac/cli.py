@@ -287,6 +287,8 @@ def evaluate(argv: list[str]) -> int:
         settings = results.ended(command.run)
         results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
         films.refuse_if_not_filmed(settings.env, command.video)
+    elif not command.run.exists():
+        raise SettingsError(f"{command.run} is neither a run nor a file of result.save()")
 
     from ersac.study import player  # jax
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from ersac.config import SettingsError
 from ersac.types import Array, Params, Rng, Tree
 
 TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
@@ -163,10 +164,13 @@ def convolutional(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
 
 def flax_net(module: Any, shape: tuple[int, ...]) -> Net:
     """Any flax module that takes observations [..., *shape] to features [..., n]."""
+    try:
+        hash(module)
+    except (TypeError, ValueError) as error:
+        raise SettingsError("a torso has to be hashable, as all settings are: write its lists as tuples") from error
 
     def init(rng: Rng) -> Tree:
-        key = jax.random.key(int(rng.integers(2**31)))
-        return jax.tree.map(np.asarray, module.init(key, jnp.zeros(shape)))
+        return module.init(jax.random.key(int(rng.integers(2**31))), jnp.zeros(shape))
 
     return Net(init, module.apply)
 
@@ -217,6 +221,15 @@ def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Ne
         return (features / jnp.linalg.norm(features, axis=-1, keepdims=True)) @ params["top"]
 
     return Net(lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply)
+
+
+def bounded(logits: Array, limit: float | Array) -> Array:
+    """Logits below the largest one, none by more than `limit`; backwards as if there were no limit.
+
+    A sampled gradient shrinks with the probability of its action. Without a limit an action that was given up too soon stays given up.
+    """
+    below = logits - jnp.max(logits, axis=-1, keepdims=True)
+    return below + jax.lax.stop_gradient(jnp.maximum(below, -limit) - below)
 
 
 def scale_gradient(x: Array, scale: float | Array) -> Array:

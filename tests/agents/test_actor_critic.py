@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config
+from ersac import config, nets
 from ersac.agents import actor_critic as ac
 from ersac.agents.make import make_agent, make_optimisers, make_parts
 from ersac.agents.presets import PRESETS
@@ -13,6 +13,15 @@ from ersac.envs.deep_sea import deep_sea
 from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
+
+
+def test_nothing_is_given_up_for_good():
+    """An action counts at most `limit` below the best, and what it learns from being taken is what it would learn without a limit."""
+    logits = jnp.array([[20.0, 0.0, 15.0], [1.0, 2.0, 3.0]])
+    np.testing.assert_allclose(nets.bounded(logits, 8.0), [[0.0, -8.0, -5.0], [-2.0, -1.0, 0.0]])
+    climb = lambda x: jax.nn.log_softmax(nets.bounded(x, 8.0))[0, 1]
+    p = jax.nn.softmax(nets.bounded(logits, 8.0))[0]
+    np.testing.assert_allclose(jax.grad(climb)(logits)[0], jnp.array([0.0, 1.0, 0.0]) - p, atol=1e-6)
 
 
 def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> Trajectory:

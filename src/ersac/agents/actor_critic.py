@@ -1,6 +1,7 @@
 """Epistemic-risk-seeking actor-critic: Algorithm 1 [a-kac]; with another attitude to risk, its baselines."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ class Parts(NamedTuple):
     critic: Critic
     kind: Policy  # what the policy's head means
     lens: Lens  # through which all of them see
+    bound: Callable[[Array], Array] = lambda logits: logits  # what the policy makes of its head's numbers
 
 
 class Optimisers(NamedTuple):
@@ -46,7 +48,12 @@ class Optimisers(NamedTuple):
 def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
     """What the policy's head says at observations, seen through the lens, whose rows have been looked up [..., A]."""
     features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
-    return parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
+    return head_logits(parts, params, obs, features)
+
+
+def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Array:
+    """What the policy's head says of features that are at hand."""
+    return parts.bound(parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features))
 
 
 def loss(
@@ -67,7 +74,7 @@ def loss(
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
-    logits = parts.policy.apply(dense["policy"], looked_up["policy"], t.obs, features)  # [T+1, A]
+    logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
     critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(unit))
     told = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
 

@@ -118,7 +118,17 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
         critic=critic,
         kind=kind,
         lens=make_lens(settings, env, seen),
+        bound=make_bound(settings.logit_limit, env),
     )
+
+
+def make_bound(limit: float | Array | None, env: Env | HostEnv | Spec) -> Callable[[Array], Array]:
+    """How far logits may differ."""
+    if limit is None:
+        return lambda logits: logits
+    if isinstance(env.actions, Box):
+        raise config.SettingsError(f"--logit-limit needs actions that can be counted; those of {env.name} are continuous")
+    return lambda logits: nets.bounded(logits, limit)
 
 
 def make_lens(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:

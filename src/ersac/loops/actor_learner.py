@@ -124,7 +124,8 @@ def _agent(settings: config.Train, spec: Spec) -> Agent:
 def program_of(settings: config.Train) -> config.Train:
     """What of some settings decides the compiled programs: neither numbers nor seeds nor the budget."""
     assert isinstance(settings.env, config.Gym)
-    return config.static(config.override(settings, seed=0, seeds=1, episodes=1, steps=None, stop_when_solved=True, chunk=1, make=None))
+    of_a_run = {"seed": 0, "seeds": 1, "episodes": 1, "steps": None, "stop_when_solved": True, "chunk": 1}
+    return config.static(config.override(settings, **of_a_run, make=None, workers=0, lockstep=True))
 
 
 def prepare(settings: config.Train, variants: Sequence[config.Train] | None = None, make: Callable[[], HostEnv] | None = None) -> Program:

@@ -292,3 +292,7 @@ def restored(program: Program, state: Tree) -> Program:
 
     now = {"carry": program.carry, "keys": program.keys, "worlds": program.worlds}
     return program._replace(**jax.tree.map(filled, state, now))
+
+
+def close(program: Program) -> None:
+    """There is nothing to let go."""

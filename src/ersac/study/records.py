@@ -21,7 +21,12 @@ from ersac.config import SettingsError, Train, leaves
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
-ADDED = {"steps", "torso", "make"}  # settings that earlier records have not: unset, a run is the one it was before there were any
+ADDED = {
+    "steps",
+    "torso",
+    "make",
+    "logit_limit",
+}  # settings that earlier records have not: unset, a run is the one it was before there were any
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 

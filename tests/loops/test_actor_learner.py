@@ -1,0 +1,169 @@
+"""The loop of environments on the host: what is acted is learned from, once and in order, and nobody is left behind."""
+
+import itertools
+import threading
+import time
+
+import flax.linen as nn
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from ersac import api, config
+from ersac.exits import Resumable
+from ersac.loops import actor_learner as al
+
+ENVS, LENGTH, CHUNK = 2, 5, 4
+TORSO = nn.Sequential((nn.Dense(8), nn.tanh))
+SMALL = {"envs": ENVS, "rollout": LENGTH, "chunk": CHUNK, "capacity": 64, "batch": 2, "updates": 1, "torso": TORSO, "seeds": 1}
+
+
+def settings(**changes) -> config.Train:
+    """One program for all of these tests."""
+    return api.make_settings("gym:CartPole-v1", "vanilla-replay", **(SMALL | changes))
+
+
+class Numbered(gymnasium.Env):
+    """To the compiled programs a CartPole. Pays the number of the step, never ends, and can be told to break at a step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, breaks: int | None = None, broke: threading.Event | None = None) -> None:
+        self.number, self.breaks, self.broke = 0, breaks, broke
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action):
+        self.number += 1
+        if self.number == self.breaks:
+            if self.broke is not None:
+                self.broke.set()
+            raise RuntimeError(f"step {self.number}\nis one too many")
+        return self.seen(), float(self.number), False, False, {}
+
+    def seen(self):
+        return np.sin(self.number * np.arange(1, 5)).astype(np.float32)
+
+
+def chunks(program: al.Program, number: int) -> list:
+    return list(itertools.islice(al.run(program), number))
+
+
+def copied(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def same(one, other) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+def actors() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "actor"]
+
+
+def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
+    """And the torso, a flax module, is trained."""
+    program = al.prepare(settings(lockstep=True, seeds=2))
+    before = copied(program.carry)
+    first, again = chunks(program, 3), chunks(al.prepare(settings(lockstep=True, seeds=2)), 3)
+    assert same(first[-1].carry, again[-1].carry)
+    for one, other in zip(first, again, strict=True):
+        assert same((one.facts, one.metrics), (other.facts, other.metrics))
+    mine, theirs = first[-1].carry
+    assert not same(before[0].learner.params, before[1].learner.params)
+    assert not np.array_equal(mine.food.rollouts.obs, theirs.food.rollouts.obs)
+    assert first[0].facts.ended.shape == (2, CHUNK, ENVS, LENGTH)
+    torso = lambda carry: carry.learner.params.dense["torso"]
+    assert jax.tree.all(jax.tree.map(lambda x, y: not np.allclose(x, y), torso(before[0]), torso(mine)))
+
+
+@pytest.mark.parametrize("slow", ["actor", "learner"])
+def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, slow):
+    """Once, and with parameters that are at most so old: of the rollouts before this one AHEAD wait and one is being learned from."""
+    ages, act, learn = [], al.act, al._learn
+
+    def dawdled(who):
+        if who == slow:
+            time.sleep(0.02)
+
+    def acted(program, place, learner, rollout):
+        ages.append(rollout - int(learner.opt["time"]))
+        dawdled("actor")
+        return act(program, place, learner, rollout)
+
+    def learned(*args):
+        dawdled("learner")
+        return learn(*args)
+
+    program = al.prepare(settings(make=Numbered))
+    monkeypatch.setattr(al, "act", acted)
+    monkeypatch.setattr(al, "_learn", learned)
+    ring = chunks(program, 3)[-1].carry[0].food
+    rollouts = 3 * CHUNK
+    assert ring.pushed == ENVS * rollouts
+    numbers = np.arange(1, rollouts * LENGTH + 1).reshape(rollouts, 1, LENGTH)
+    paid = np.asarray(ring.rollouts.reward)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH)
+    np.testing.assert_array_equal(paid, np.broadcast_to(numbers, paid.shape))
+    obs = np.asarray(ring.rollouts.obs)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH + 1, 4)
+    np.testing.assert_array_equal(obs[1:, :, 0], obs[:-1, :, -1])  # each goes on where the one before it left off
+    assert len(ages) == rollouts
+    assert 0 <= min(ages) <= max(ages) <= al.AHEAD + 1
+    if slow == "learner":
+        assert max(ages) > 0  # nobody waited for it
+    assert not actors()
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
+    program = al.prepare(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
+    with pytest.raises(Resumable) as found:
+        chunks(program, 4)
+    assert str(found.value) == "CartPole-v1 broke in step: RuntimeError: step 50"
+    assert 0 < program.places[0].carry.rollouts < 50 / LENGTH
+    assert not actors()
+
+
+def test_who_stops_early_leaves_nobody_behind():
+    """Not an actor that would go on, nor one that broke when nobody listened any more."""
+    for breaks in (None, 3 * LENGTH):
+        broke = threading.Event()
+        program = al.prepare(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
+        under_way = al.acted(program, program.places[0], 10_000)
+        next(under_way)
+        assert len(actors()) == 1
+        if breaks is not None:
+            assert broke.wait(60)  # in the third; the second waits to be learned from, and there is no room for the bad news
+        under_way.close()
+        assert not actors()
+
+
+def test_a_learner_that_breaks_leaves_nobody_behind(monkeypatch):
+    program = al.prepare(settings(make=Numbered))
+
+    def broken(*args):
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(al, "_learn", broken)
+    with pytest.raises(MemoryError):
+        al.advance(program, program.places[0], 100)
+    assert not actors()
+
+
+def test_a_run_that_goes_on_has_the_learner_that_was_saved():
+    """Exactly; and what was saved does not change when the run goes on."""
+    program = al.prepare(settings(lockstep=True, seeds=2))
+    carry = chunks(program, 2)[-1].carry
+    saved = al.snapshot(program, carry)
+    kept = copied(saved)
+    later = chunks(program._replace(carry=carry), 1)[-1].carry
+    assert same(saved, kept)
+    resumed = al.restored(al.prepare(settings(lockstep=True, seeds=2)), saved)
+    assert same(resumed.carry, list(kept.values()))
+    assert not same(resumed.carry, later)
+    one = chunks(resumed, 1)[-1].carry
+    assert [int(each.rollouts) for each in one] == [3 * CHUNK] * 2
+    assert same(saved, kept)
