@@ -99,7 +99,8 @@ def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
 
     def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
         actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
-        learner, _, metrics = learn(agent, feeds.fresh(), carry.learner, (), trajectory, key)
+        alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
+        learner, _, metrics = learn(agent, feeds.fresh(), carry.learner, (), alone, key)
         return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
 
     @partial(jax.jit, donate_argnums=0)

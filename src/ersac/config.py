@@ -46,6 +46,22 @@ class Between:
         return f"above {self.low:.10g}" if self.above else f"at least {self.low:.10g}"
 
 
+@dataclass(frozen=True)
+class Having:
+    """Something from Python that has functions of these names."""
+
+    what: str
+    names: tuple[str, ...]
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether a thing has them."""
+        return all(callable(getattr(value, name, None)) for name in self.names)
+
+
+class Kept(str):
+    """What is left of something from Python once its settings were written: its text."""
+
+
 Count = Annotated[int, Between(1)]
 Episodes = Annotated[int, Between(1, 10**9)]
 Seconds = Annotated[float, Between(0, 1e9)]
@@ -114,7 +130,7 @@ class Gym:
     """Processes that step them; 0: this one does. Worth it where a step takes over a millisecond."""
     target: float | None = None
     """The return from which on an episode counts as one that reached its goal; by default the environment's own threshold, if any."""
-    make: Annotated[Any, tyro.conf.Suppress] = None
+    make: Annotated[Any, Having("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
     """What makes one, from Python only; by default Gymnasium, by its id."""
     frames: Annotated[int, Between(1, 64)] = 1
     """Observations that are stacked to one, the last ones."""
@@ -213,7 +229,7 @@ class Own:
     """An estimator of your own, from Python: see docs/your-estimator.md."""
 
     name: Annotated[str, tyro.conf.Suppress] = ""
-    estimator: Annotated[Any, tyro.conf.Suppress] = None
+    estimator: Annotated[Any, Having("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
     """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
 
 
@@ -262,7 +278,7 @@ class ActorCritic:
     """TD(lambda) and V-trace mixing."""
     hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
     """Widths of the layers; the first is a table of rows where observations are integers."""
-    torso: Annotated[Any, tyro.conf.Suppress] = None
+    torso: Annotated[Any, Having("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
     """A flax module instead of those layers, from Python only."""
     learning_rate: Rate = 5e-4
     """Adam step of what states share: the layers and the rows of the first one."""
@@ -611,6 +627,8 @@ def expected(hint: Any) -> str:
             return " or ".join("none" if kind is type(None) else expected(kind) for kind in kinds)
         case origin, (kind, *_) if origin is tuple:
             return f"one or more of: {expected(kind)}"
+        case origin, (_, Having(what), *_) if origin is Annotated:
+            return f"{what} or none"
         case origin, (kind, *extras) if origin is Annotated:
             return " ".join([expected(kind), *(str(extra) for extra in extras if isinstance(extra, Between))])
     return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "text")
@@ -630,7 +648,11 @@ def _converted(hint: Any, value: Any) -> Any:
             return tuple(_converted(kind, item) for item in items)
         case origin, (kind, *extras) if origin is Annotated:
             value = _converted(kind, value)
-            if any(isinstance(extra, Between) and value not in extra for extra in extras):
+            given = value is not None and not isinstance(value, Kept)
+            if any(
+                (isinstance(extra, Between) and value not in extra) or (isinstance(extra, Having) and given and value not in extra)
+                for extra in extras
+            ):
                 raise ValueError(value)
             return value
     if hint is bool or isinstance(value, bool):

@@ -31,6 +31,12 @@ def test_two_short_chunks_are_one_long_one_bit_for_bit():
     np.testing.assert_array_equal(joined, long[0].facts.episode_return)
 
 
+def test_what_has_no_size_stays_where_it_is():
+    """Counts have no noise to keep: an array of no size, which XLA would hand to every device, and the second chunk would refuse."""
+    tiny = {"agent": "ersac-replay", "uncertainty": "counts", "depth": 4, "seeds": 2, "chunk": 2, "rollout": 5, "hidden": (4,)}
+    assert len(chunks(2, **tiny, capacity=8, batch=2)) == 2
+
+
 def test_the_same_settings_give_the_same_bits_and_seeds_differ():
     first, again = chunks(1)[0], chunks(1)[0]
     assert same(first.carry, again.carry)

@@ -14,7 +14,7 @@ from ersac.envs.base import Box, Discrete, Env, Step
 from ersac.loops import actor_learner, on_device
 from ersac.loops import rollout as rollouts
 
-GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 400
+GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 150
 WORTH = 1 / (1 - GAMMA)
 # By seed: the mask of the fake step, and the discount where the limit cuts. First as it should be, then each of them wrong.
 WORLDS = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
@@ -80,7 +80,7 @@ def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
     monkeypatch.setattr(on_device, "make_env", lambda settings: env)
     monkeypatch.setattr(rollouts, "UNROLL", 1)
     kind = "gymnax" if loop is on_the_device else "gym"
-    changes = {"envs": 1, "rollout": 5, "hidden": (8,), "members": 2, "alpha": 1.0, "gamma": GAMMA, "learning_rate": 0.01}
+    changes = {"envs": 1, "rollout": 5, "hidden": (8,), "members": 2, "alpha": 1.0, "gamma": GAMMA, "learning_rate": 0.03}
     settings = api.make_settings(f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS)
     settings = config.replace_at(settings, ("env", "seen"), seen)
     if kind == "gym":

@@ -78,6 +78,9 @@ WORDS = [
 ]
 
 
+AT_SEA = [name for name in config.UNCERTAINTIES if name != "rnd"]
+
+
 class Field(typing.NamedTuple):
     """What a setting may be, read from its annotation but not with the code under test."""
 
@@ -95,6 +98,8 @@ class Field(typing.NamedTuple):
             one = self._replace(many=False)
             listed = value.tolist() if isinstance(value, np.ndarray) else value
             return isinstance(listed, list | tuple | range) and len(listed) > 0 and all(one.takes(item) for item in listed)
+        if self.kind is typing.Any:
+            return False  # none of the junk is what can be given there
         if self.kind is bool or isinstance(value, bool):
             return self.kind is bool and isinstance(value, bool)
         if not isinstance(value, numbers.Real):
@@ -115,6 +120,8 @@ def field_of(hint) -> Field:
     if origin is typing.Annotated:
         field = field_of(args[0])
         for extra in args[1:]:
+            if isinstance(extra, config.Having):
+                field = field._replace(none=True)
             if isinstance(extra, config.Between):
                 field = field._replace(low=extra.low, high=extra.high, above=extra.above)
         return field
@@ -171,7 +178,7 @@ def choice(rng: random.Random) -> tuple[dict, bool, config.Train]:
     who, good = {"agent": agent}, known
     base = config.Train(learner=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.4:
-        who["uncertainty"], known = named(rng, list(config.UNCERTAINTIES))
+        who["uncertainty"], known = named(rng, AT_SEA)
         good &= known and isinstance(base.learner, config.ActorCritic)
         if good:
             base = config.replace_at(base, ("learner", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]())

@@ -64,7 +64,7 @@ def test_no_key_is_used_twice(changes, monkeypatch):
 
 def test_a_key_that_is_used_twice_is_noticed(monkeypatch):
     monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
-    twice = lambda settings, agent, key, whole=on_device.throw: (jax.random.normal(key), whole(settings, agent, key))[1]
-    monkeypatch.setattr(on_device, "throw", twice)
+    twice = lambda settings, agent, envs, key, whole=on_device.throw_all: (jax.random.normal(key), whole(settings, agent, envs, key))[1]
+    monkeypatch.setattr(on_device, "throw_all", twice)
     with pytest.raises(jax.errors.KeyReuseError):
         trace(api.make_settings(depth=4, seeds=1, hidden=(4,), rollout=5, chunk=2))

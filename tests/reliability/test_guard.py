@@ -49,7 +49,6 @@ def spoiled(monkeypatch):
     """A house in which the spoiler lives. Its programs are nobody else's."""
     spoiler = Spoiler()
     on_device._compiled.cache_clear()
-    on_device._chunks.clear_cache()
 
     def build(settings, whole=on_device.build):
         spoiler.code = settings.run.checkpoint_seconds
@@ -94,7 +93,6 @@ def spoiled(monkeypatch):
     monkeypatch.setattr(make, "make_optimisers", optimisers)
     yield
     on_device._compiled.cache_clear()
-    on_device._chunks.clear_cache()
 
 
 def code(tensor: str, when: int, where: int) -> float:
@@ -156,8 +154,8 @@ def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
 def test_observations_are_watched_where_they_are_numbers():
     learner = on_device.prepare(api.make_settings(**SMALL)).carry.learner
     one = jax.tree.map(lambda leaf: leaf[0], learner)
-    flat = jnp.zeros(ROLLOUT)
-    pixels = jnp.zeros((ROLLOUT + 1, 4, 4)).at[3, 1, 2].set(jnp.inf)
+    flat = jnp.zeros((2, ROLLOUT))  # of two environments
+    pixels = jnp.zeros((2, ROLLOUT + 1, 4, 4)).at[1, 3, 1, 2].set(jnp.inf)
     seen = guard.watch(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
     seen = {name: np.asarray(value)[None, None] for name, value in seen.items()}
     assert guard.alarms(seen, {}, ROLLOUT) == [guard.Alarm("observation", 0, 0, 3)]

@@ -159,7 +159,6 @@ def spoiler(monkeypatch):
 
     def forget() -> None:
         on_device._compiled.cache_clear()
-        on_device._chunks.clear_cache()
 
     def build(settings, whole=on_device.build):
         env, agent = whole(settings)

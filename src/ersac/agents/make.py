@@ -90,6 +90,8 @@ def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = Non
             return Networks(rows_torso, head(HEAD_GAIN), head(HEAD_GAIN), head(0.0), table, prior, no_net)
         case Box(shape):
             make = nets.convolutional if len(shape) == 3 else nets.mlp
+            if isinstance(torso, config.Kept):
+                raise config.SettingsError("the torso of this run is known to Python only: go on with it from there")
             net = make(shape, hidden) if torso is None else nets.flax_net(torso, shape)
             own = nets.dense_torso(net, shape)
             return Networks(

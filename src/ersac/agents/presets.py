@@ -54,4 +54,6 @@ def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env:
         name = getattr(uncertainty, "__qualname__", type(uncertainty).__qualname__)
         return dataclasses.replace(learner, uncertainty=config.Own(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
+    if isinstance(env, config.DeepSea) and kind is config.Rnd:
+        raise config.SettingsError("--uncertainty rnd is for observations that are arrays; at sea choose ensemble, posterior or counts")
     return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())

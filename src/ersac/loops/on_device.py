@@ -124,7 +124,6 @@ def episode_returns(before: Array, reward: Array, ended: Array) -> tuple[Array, 
     return jax.lax.scan(follow, before, (within, begun, ended[:, -1]))
 
 
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: Carry, worlds: Tree, keys: Key) -> Brought:
     one = lambda numbers, *seed: chunk(config.with_floats(static, numbers), *seed)
     each = PartitionSpec(MESH_AXIS)
@@ -177,7 +176,9 @@ def program_of(settings: config.Train) -> config.Train:
 @lru_cache(maxsize=32)
 def _compiled(static: config.Train, mesh: Mesh, *shapes: Any) -> Any:
     """The program of all runs that differ only in numbers, in which seeds they are and in how many episodes they have."""
-    return _chunks.lower(static, mesh, *(jax.tree.unflatten(tree, leaves) for tree, leaves in shapes)).compile()
+    each = NamedSharding(mesh, PartitionSpec(MESH_AXIS))  # said, because XLA would hand arrays of no size to every device
+    compiled = jax.jit(partial(_chunks, static, mesh), donate_argnums=1, out_shardings=each)
+    return compiled.lower(*(jax.tree.unflatten(tree, leaves) for tree, leaves in shapes)).compile()
 
 
 def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:

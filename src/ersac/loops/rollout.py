@@ -69,13 +69,13 @@ class Dice(NamedTuple):
 
 def throw(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Dice:
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
-    key_act, _, key_noise = jax.random.split(key, 3)
+    key_act, key_env, key_noise = jax.random.split(key, 3)
     length = settings.rollout
-    return Dice(agent.chance(key_act, length), step_keys(key, length), agent.noise(key_noise, length))
+    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
 
 
 def step_keys(key: Key, length: int) -> Key:
-    """The environment's keys [T] in the rollout whose key this is."""
+    """The environment's keys [T] in the rollout whose key this is: those of `throw`, for whoever draws nothing else."""
     return jax.random.split(jax.random.split(key, 3)[1], length)
 
 

@@ -206,7 +206,7 @@ FIGURES: dict[str, Spec] = {
     "f-replay_v_no_replay_not_log": Spec(("replay",), "With replay and without", solve_times_even),
     "f-depth_100_kimpala_100_seeds": Spec(("replay-100",), "Depth 100: reaching the goal, and staying there", goal_share),
     "f-replay_noise_v_no_noise": Spec(("replay-noise",), "Noise that is stored with each step, and none", share_solved),
-    "f-solve_time_v_depth_kimpala": Spec(("replay",), "ERSAC + replay's solve time against depth", power_law),
+    "f-solve_time_v_depth_kimpala": Spec(("replay-law",), "ERSAC + replay's solve time against depth", power_law),
 }
 
 

@@ -112,13 +112,9 @@ class Recorder:
     def facts(self) -> list[SeedFacts]:
         """What happened to each seed, up to the budget."""
         budget = self.settings.run.episodes
-        joined = [
-            [np.concatenate(parts)[:budget] for parts in of_seed] for of_seed in zip(self.goals, self.returns, self.when, strict=True)
-        ]
-        return [
-            SeedFacts(seed, goals, returns, None if self.at_sea else when)
-            for seed, (goals, returns, when) in zip(self.numbers, joined, strict=True)
-        ]
+        join = lambda parts: np.concatenate(parts)[:budget]
+        each = zip(self.numbers, self.goals, self.returns, self.when, strict=True)
+        return [SeedFacts(seed, join(goals), join(returns), None if self.at_sea else join(when)) for seed, goals, returns, when in each]
 
     def metrics(self) -> Metrics:
         """What the learner said of itself."""

@@ -27,6 +27,7 @@ ADDED = {
     "make",
     "logit_limit",
 }  # settings that earlier records have not: unset, a run is the one it was before there were any
+FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 
@@ -230,6 +231,7 @@ def from_json(told: dict[str, Any]) -> Any:
     """Nested settings from plain data, whose numbers are yet to be checked."""
     kind = getattr(config, told["kind"])
     values = {field.name: told[field.name] for field in dataclasses.fields(kind) if field.name in told or field.name not in ADDED}
+    values |= {name: config.Kept(value) for name, value in values.items() if name in FROM_PYTHON and isinstance(value, str)}
     return kind(**{name: from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
 
 

@@ -8,7 +8,7 @@ import random
 from typing import Any, NamedTuple
 
 from ersac.agents.presets import PRESETS, preset
-from ersac.config import ActorCritic, BootDQN, DeepSea, Run, Train, check, override, sea
+from ersac.config import ActorCritic, BootDQN, DeepSea, Ensemble, Replay, Run, Train, check, override, replace_at, sea
 from ersac.study import records
 
 SCALES = ("smoke", "desk", "paper")
@@ -83,6 +83,13 @@ def sizes(smoke: Size, desk: Size, paper: Size) -> dict[str, Size]:
     return dict(zip(SCALES, (smoke, desk, paper), strict=True))
 
 
+def as_printed(variance: float) -> Line:
+    """Replay as the paper adds it: everything else is that of `ersac`."""
+    learner = replace_at(PRESETS["ersac"], ("feed",), Replay())
+    learner = replace_at(learner, ("uncertainty",), Ensemble(noise_variance=variance))
+    return Line(f"as-printed-noise-{variance:g}", "ersac-replay", learner)
+
+
 ERSAC = line("ersac", "ersac")
 VANILLA = line("vanilla", "vanilla", deepest=30)
 OPTIMISM = line("optimism", "optimism", deepest=100)
@@ -146,6 +153,11 @@ SWEEPS: dict[str, Sweep] = {
         (REPLAY, ERSAC, REPLAY_MAX),
         sizes(Size((5, 10, 15), 2, 1_500), Size((10, 20, 30, 40, 50), 5, 10_000), Size((*range(10, 101, 10), 125, 151), 5, 100_000)),
     ),
+    "replay-law": Sweep(
+        "how the solve time with replay grows with depth",
+        (REPLAY,),
+        sizes(Size((5, 10, 15), 2, 1_500), Size(tuple(range(10, 101, 10)), 5, 10_000), Size((*range(10, 101, 10), 125, 151), 5, 100_000)),
+    ),
     "replay-100": Sweep(
         "depth 100: when the goal is first reached, and how soon every episode reaches it",
         (REPLAY, ERSAC, REPLAY_MAX),
@@ -153,7 +165,10 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "replay-noise": Sweep(
         "noise that is stored with each step, and none: what keeps sigma from being replayed away",
-        tuple(line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance) for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)),
+        (
+            *(line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance) for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)),
+            *(as_printed(variance) for variance in (1e-4, 0.0025, 0.0)),
+        ),
         sizes(Size((5, 10), 2, 1_000), Size((20, 40), 5, 4_000), Size((10, 20, 30, 40, 50), 10, 20_000)),
     ),
     "replay-ablation": Sweep(
