@@ -292,8 +292,9 @@ class ActorCritic:
     """Share of its error that a state's own value corrects at each visit."""
     advantage_limit: Annotated[float, Between(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights."""
-    logit_limit: Annotated[float, Between(0, 1e9, above=True)] | None = None
-    """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end."""
+    logit_limit: Annotated[int, Between(1, 1000)] | None = None
+    """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
+    A whole number, which is static: who only acts knows it without being told the numbers."""
     value_weight: Weight = 0.5
     """How hard the critic's loss pulls on the shared layers."""
     reward_weight: Weight = 1.0

@@ -124,7 +124,7 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
     )
 
 
-def make_bound(limit: float | Array | None, env: Env | HostEnv | Spec) -> Callable[[Array], Array]:
+def make_bound(limit: int | None, env: Env | HostEnv | Spec) -> Callable[[Array], Array]:
     """How far logits may differ."""
     if limit is None:
         return lambda logits: logits

@@ -19,6 +19,8 @@ def refuse_if_missing(settings: config.Environment) -> None:
 def refuse_if_unfit(settings: config.Environment, tell: Callable[[str], None]) -> None:
     """SettingsError where an environment's package is missing, or random play finds it broken; what else it finds is told."""
     refuse_if_missing(settings)
+    if isinstance(settings, config.Gymnax):
+        make_env(settings)
     if isinstance(settings, config.Gym):
         from ersac.envs import checker, gym
 
