@@ -114,7 +114,7 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
 
 @pytest.mark.parametrize(("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)])
-@pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), config.Counts()])
+@pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)])
 def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, uncertainty):
     for seed in range(2):
         s = config.check(config.replace_at(settings(), ("uncertainty",), uncertainty))

@@ -62,7 +62,9 @@ def pairs(state: kernel.State, learner, tables) -> dict[str, tuple[np.ndarray, n
     }
 
 
-@pytest.mark.parametrize("updates", [1, UPDATES])  # the second and later ones see moments, of rows left idle too
+@pytest.mark.parametrize(
+    "updates", [pytest.param(1, marks=pytest.mark.slow), UPDATES]
+)  # the second and later ones see moments, of rows left idle too
 def test_the_kernel_and_the_library_make_the_same_update(float64, updates):
     rng = np.random.default_rng(1)
     trajectories = [draw_steps(rng) for _ in range(updates)]
@@ -82,6 +84,7 @@ def test_single_precision_follows_double():
     np.testing.assert_allclose(single.shared, double.shared, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
     settings = api.make_settings(depth=depth, seeds=1, shared=True)

@@ -166,6 +166,7 @@ def test_damage_in_the_middle_is_made_good_from_the_records(whole, tmp_path):
     assert_same(tensorboard(tmp_path / "run"), expected(whole[0]))
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_sigkill_left(tmp_path):
     code = "from ersac.cli import main; main()"
     argv = ["train", "deep-sea", "--tensorboard", "--quiet", "--out", "run", "--episodes", "1000000", "--no-stop-when-solved"]
