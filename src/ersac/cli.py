@@ -60,9 +60,9 @@ class TrainCommand:
     run: config.Run
     learner: config.ActorCritic | config.BootDQN
     agent: str = "ersac"
-    """The agent, a named set of settings: ersac, vanilla, optimism, boot-dqn or boot-dqn-large. Defaults below are this agent's."""
+    """The agent, a named set of settings; `ersac` lists them. Defaults below are this agent's."""
     uncertainty: str | None = None
-    """Where an actor-critic's sigma comes from: ensemble, which is the default, or counts."""
+    """Where an actor-critic's sigma comes from: ensemble, posterior, counts, or for arrays rnd; by default as the agent has it."""
     out: Path | None = None
     """The run's directory; by default a new one under runs/."""
     resume: bool = False
