@@ -152,14 +152,24 @@ def convolutional(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
         leading = _leading(obs, shape)
         x = obs.reshape(-1, *shape)
         for each, own in zip(filters, params["convolutions"], strict=True):
-            x = jax.lax.conv_general_dilated(x, own["w"], (each.stride,) * 2, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-            x = jax.nn.relu(add_bias(x, own["b"]))
+            weights = own["w"].reshape(-1, each.channels)
+            x = jax.nn.relu(add_bias(patches(x, each.side, each.stride) @ weights, own["b"]))
         x = x.reshape(*leading, -1)
         for layer, own in zip(layers, params["layers"], strict=True):
             x = jax.nn.relu(layer.apply(own, x))
         return x
 
     return Net(init, apply)
+
+
+def patches(x: Array, side: int, stride: int) -> Array:
+    """The squares of an image [B, height, width, channels] that a filter looks at, laid flat [B, rows, columns, side side channels].
+
+    A product of matrices is left of a convolution. XLA has a fast one for the cores, but not where each seed has filters of its own.
+    """
+    last = lambda pixels, offset: pixels - side + offset + 1
+    shifted = [x[:, i : last(x.shape[1], i) : stride, j : last(x.shape[2], j) : stride] for i in range(side) for j in range(side)]
+    return jnp.concatenate(shifted, axis=-1)
 
 
 def flax_net(module: Any, shape: tuple[int, ...]) -> Net:

@@ -83,6 +83,41 @@ JUDGE_EVERY = jax.jit(critics.judge_every, static_argnums=0)
 SETTINGS = config.ActorCritic(every_action=True, gamma=0.9, lam=1.0, advantage_limit=1e9)
 
 
+def climbed(by_spread: bool, tau: float) -> np.ndarray:
+    """Where the sampled critic sends the logits of a state that both arms were drawn at five times each.
+
+    The first pays 1 two times in five, the second 0.6 three times in five; the critic knows the mean.
+    """
+    logits = jnp.zeros((10, 2, 2))
+    action = jnp.repeat(jnp.arange(2), 5)[:, None]
+    reward = jnp.asarray([1.0, 1.0, 0.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0])[:, None]
+    policy, settings = policies.categorical(2), config.ActorCritic(by_spread=by_spread)
+
+    def payoff(logits, action, reward):
+        log_pi, one = policy.log_prob(logits[:-1], action), jnp.ones(1)
+        t = Trajectory(jnp.zeros(2, int), action, reward, 0 * one, one, log_pi, jnp.zeros((1, 0)))
+        told, bonuses = jnp.full((2, 1), 0.38), jnp.zeros((2, 2))
+        v = critics.View(t, logits, log_pi, policy.entropy(logits[:-1]), told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one)
+        judged = critics.judge_sampled(settings, v)
+        return (judged.payoff / judged.unit)[0]
+
+    every = jax.vmap(payoff, axis_name=critics.BATCH)
+    return np.asarray(jax.jit(jax.grad(lambda logits: every(logits, action, reward).mean()))(logits).sum((0, 1)))
+
+
+def test_what_an_action_pays_counts_and_not_how_often_it_does(float64):
+    """In units of a small tau every advantage is clipped, and the arm that pays more often is taken for the one that pays more."""
+    towards_the_first, towards_the_second = (np.sign(climbed(by_spread, 1e-3)[0]) for by_spread in (True, False))
+    assert (towards_the_first, towards_the_second) == (1, -1)
+
+
+def test_a_spread_is_over_the_batch_and_only_changes_the_unit(float64):
+    """The gradient of the mean reward is 0.04 / 4 towards the better arm; the advantages' root mean square is known too."""
+    advantages = np.array([0.62, 0.62, *[-0.38] * 3, *[0.22] * 3, -0.38, -0.38])
+    np.testing.assert_allclose(climbed(True, 1e-3)[0], 0.01 / np.sqrt(np.mean(advantages**2)), rtol=1e-12)
+    np.testing.assert_array_equal(climbed(True, 1.0), climbed(False, 1.0))  # where tau is above it
+
+
 def test_tau_plays_against_the_mean_over_actions(float64):
     """d payoff / d log tau is tau (H - sum_a pi sigma2 / (2 tau^2)) at every step: the equation after e-pol-grad, over all actions."""
     log_tau = jnp.log(0.4)

@@ -92,7 +92,7 @@ def loss(
     bonuses = (parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau))
     judged = parts.critic.judge(settings, critics.View(t, logits, log_pi_a, entropies, told, *bonuses, weight, rho))
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
-    payoff = mean(judged.payoff) / unit
+    payoff = mean(judged.payoff) / judged.unit
     critic = mean(0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
     reward = mean(parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
     entropy = mean(entropies)
@@ -108,7 +108,7 @@ def update(
 
     def total(dense: Tree, looked_up: Tree, log_tau: Array) -> tuple[Array, tuple[Array, dict[str, Array]]]:
         one = lambda rows_of_one, t: loss(settings, parts, Params(dense, rows_of_one), log_tau, memory, t)
-        losses, aux = jax.vmap(one)(looked_up, batch)
+        losses, aux = jax.vmap(one, axis_name=critics.BATCH)(looked_up, batch)
         return jnp.mean(losses), aux
 
     looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]

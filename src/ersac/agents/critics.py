@@ -22,6 +22,9 @@ from ersac.policies import at
 from ersac.types import Array, Trajectory
 
 
+BATCH = "batch"  # the axis of an update's trajectories
+
+
 class View(NamedTuple):
     """A trajectory as the learner sees it now. A is the number of actions."""
 
@@ -42,6 +45,7 @@ class Judged(NamedTuple):
     payoff: Array  # the policy ascends it, tau descends it
     told: Array  # what the critic said
     error: Array  # its target less what it said, no gradient
+    unit: Array  # []   that the payoff counts in, no gradient
 
 
 class Critic(NamedTuple):
@@ -59,10 +63,19 @@ def judge_sampled(settings: ActorCritic, v: View) -> Judged:
     entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
     baseline = stop_gradient(j)
     target = returns.targets(baseline, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
+    advantage = target.action_value - baseline[:-1]
+    if settings.by_spread:
+        unit = jnp.maximum(unit, spread(advantage, v.t.mask))
     limit = settings.advantage_limit * unit
-    advantage = jnp.clip(target.action_value - baseline[:-1], -limit, limit)
+    advantage = jnp.clip(advantage, -limit, limit)
     payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy)
-    return Judged(payoff, j[:-1], target.error)
+    return Judged(payoff, j[:-1], target.error, unit)
+
+
+def spread(advantage: Array, mask: Array) -> Array:
+    """Root mean square [] over all real steps of the batch."""
+    over = lambda x: jax.lax.psum(jnp.sum(mask * x), BATCH)
+    return jnp.sqrt(over(jnp.square(advantage)) / jnp.maximum(1.0, over(jnp.ones_like(advantage))))
 
 
 def judge_every(settings: ActorCritic, v: View) -> Judged:
@@ -76,7 +89,7 @@ def judge_every(settings: ActorCritic, v: View) -> Judged:
     climb = natural_gradient(k, log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
     steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
     payoff = v.rho * (jnp.sum(pi * v.bonuses, axis=-1) + v.weight * entropy)[:-1]  # the mean over actions of game.payoff
-    return Judged(payoff + stop_gradient(v.weight) * steered[:-1], told, error)
+    return Judged(payoff + stop_gradient(v.weight) * steered[:-1], told, error, stop_gradient(v.weight))
 
 
 def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Array) -> Array:

@@ -36,15 +36,19 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
 }
 
 
-# Where observations are arrays, or the discount is not the paper's: what an update sees is many environments, a few steps each.
-ABROAD: dict[str, Any] = {"gamma": 0.99, "lam": 0.95, "learning_rate": 1e-3, "rollout": 16}
+# Away from the sea chance has a say, and the discount is not the paper's: what an update sees is many environments, a few steps each.
+ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread": True}
+
+# There replay is what the paper makes of it, with the sampled critic: K of every action is learned too slowly where it is no table, and a
+# rate that is right where an action has one outcome is far too fast where it has many.
+REPLAYED_ABROAD = ActorCritic(risk=Seeking(), uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5), feed=Replay())
 
 
 def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env: config.Environment = AT_SEA) -> ActorCritic | BootDQN:
     """A named agent, with another source of sigma if one is named, as it is for an environment of that kind."""
     learner = config.pick("agent", agent, PRESETS)
     if not isinstance(env, config.DeepSea) and isinstance(learner, ActorCritic):
-        learner = config.override(learner, **ABROAD)
+        learner = config.override(REPLAYED_ABROAD if agent == "ersac-replay" else learner, **ABROAD)
     if uncertainty is None:
         return learner
     if not isinstance(learner, ActorCritic):

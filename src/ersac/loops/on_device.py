@@ -127,7 +127,7 @@ def episode_returns(before: Array, reward: Array, ended: Array) -> tuple[Array, 
 def _chunks(static: config.Train, mesh: Mesh, numbers: dict[str, Array], carry: Carry, worlds: Tree, keys: Key) -> Brought:
     one = lambda numbers, *seed: chunk(config.with_floats(static, numbers), *seed)
     each = PartitionSpec(MESH_AXIS)
-    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=each, out_specs=each)(numbers, carry, worlds, keys)
+    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=each, out_specs=each, check_vma=False)(numbers, carry, worlds, keys)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -21,12 +21,8 @@ from ersac.config import SettingsError, Train, leaves
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
-ADDED = {
-    "steps",
-    "torso",
-    "make",
-    "logit_limit",
-}  # settings that earlier records have not: unset, a run is the one it was before there were any
+# Settings that earlier records have not: unset, or off, a run is the one it was before there were any.
+ADDED = {"steps", "torso", "make", "logit_limit", "by_spread"}
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
@@ -157,7 +153,7 @@ def is_settings(value: Any) -> bool:
 
 def settings_hash(settings: Train) -> str:
     """Twelve digits that name a set of settings."""
-    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value is None)
+    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value in (None, False))
     flat = {".".join(path): value for path, _, value in leaves(settings) if counted(path[-1], value)}
     return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
 
