@@ -16,7 +16,7 @@ from rich.table import Table
 
 from benchmarks.measure import Finding, Plan, ratio
 
-NAMES = ("bsuite_actor_critic", "bsuite_boot_dqn", "boot_dqn", "dense", "numba", "growth", "sampling")
+NAMES = ("bsuite_actor_critic", "bsuite_boot_dqn", "boot_dqn", "dense", "numba", "growth", "sampling", "host")
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "numba", "bsuite", "dm-haiku", "rlax")
 BUSY = 0.5  # of the cores: a load above it, before we start, is worth a word
 LINE_SECONDS = 2.0  # between plain lines of progress

@@ -12,11 +12,15 @@ import numpy as np
 
 from benchmarks import dense, kernel
 from benchmarks.measure import Contestant
-from ersac import api
+from ersac import api, config
 from ersac.agents.presets import PRESETS
+from ersac.envs.base import states
 from ersac.envs.deep_sea import action_map
-from ersac.loops import on_device
+from ersac.envs.make import make_host_env
+from ersac.loops import actor_learner, on_device
 
+HOST_ENV, HOST_ENVS = "CartPole-v1", 16
+RANDOM_STEPS = 500  # of all environments together, in one turn
 KERNEL_ROLLOUTS = 200  # in one call
 BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it learns at every step
 
@@ -31,6 +35,38 @@ def boot_dqn(depth: int) -> Contestant:
     """The `boot-dqn` preset on one seed, learning at every step."""
     chunks = on_device.run(on_device.prepare(api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)))
     return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+
+
+def host_loop() -> Contestant:
+    """The `ersac` preset on Gymnasium's environments, acting and learning side by side."""
+    chunks = actor_learner.run(actor_learner.prepare(api.make_settings(f"gym:{HOST_ENV}", envs=HOST_ENVS)))
+    return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+
+
+def random_actions() -> Contestant:
+    """The same environments, stepped as that loop steps them, by nobody who thinks or learns."""
+    env = make_host_env(config.Gym(id=HOST_ENV, envs=HOST_ENVS))
+    env.reset(0)
+    return randomly(env.step, states(env.actions))
+
+
+def gymnasium_random_actions() -> Contestant:
+    """As many in Gymnasium's own vector."""
+    import gymnasium  # an extra
+
+    vector = gymnasium.make_vec(HOST_ENV, HOST_ENVS, vectorization_mode="sync")
+    vector.reset(seed=0)
+    return randomly(vector.step, vector.single_action_space.n)
+
+
+def randomly(step: Callable[[np.ndarray], Any], n_actions: int) -> Contestant:
+    """Steps with random actions, without end."""
+    rng = np.random.default_rng(0)
+    while True:
+        began = time.perf_counter()
+        for action in rng.integers(0, n_actions, (RANDOM_STEPS, HOST_ENVS)):
+            step(action)
+        yield RANDOM_STEPS * HOST_ENVS, time.perf_counter() - began
 
 
 def dense_ours(depth: int) -> Contestant:

@@ -77,6 +77,17 @@ def against_sum_tree(plan: Plan, tell: Tell) -> list[Finding]:
     return [Finding(f"sampling/slots_{sampling.SLOTS}", meaning, paces["ours"], paces["tree"], "rounds/s")]
 
 
+def against_random_actions(plan: Plan, tell: Tell) -> list[Finding]:
+    """The loop for environments on the host against what those environments can be stepped at."""
+    makers = {"ours": contestants.host_loop, "same": contestants.random_actions, "gymnasium": contestants.gymnasium_random_actions}
+    paces = alternate(prepared(makers, tell), plan, tell)
+    what = f"ersac on {contestants.HOST_ENVS} x gym:{contestants.HOST_ENV}"
+    return [
+        Finding("host/same_environments", f"{what} / the same, random actions", paces["ours"], paces["same"]),
+        Finding("host/gymnasium_vector", f"{what} / Gymnasium's vector of them, random actions", paces["ours"], paces["gymnasium"]),
+    ]
+
+
 SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
     "bsuite_actor_critic": against_bsuite,
     "bsuite_boot_dqn": against_boot_dqn,
@@ -85,6 +96,7 @@ SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
     "numba": against_kernel,
     "growth": growth.measure,
     "sampling": against_sum_tree,
+    "host": against_random_actions,
 }
 
 WANTED: dict[str, float] = {  # at least: what this library promises
@@ -94,4 +106,6 @@ WANTED: dict[str, float] = {  # at least: what this library promises
     "dense/depth_250": 40,
     "numba/one_seed": 0.5,
     "growth/depth_250_over_25": 0.9,
+    "boot_dqn/depth_20": 30,
+    "host/gymnasium_vector": 0.6,
 }

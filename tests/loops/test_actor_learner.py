@@ -84,7 +84,8 @@ def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
 @pytest.mark.parametrize("slow", ["actor", "learner"])
 def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, slow):
     """Once, and with parameters that are at most so old: of the rollouts before this one AHEAD wait and one is being learned from."""
-    ages, act, learn = [], al.act, al._learn
+    ages, act = [], al.act
+    program = al.prepare(settings(make=Numbered))
 
     def dawdled(who):
         if who == slow:
@@ -97,12 +98,10 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
 
     def learned(*args):
         dawdled("learner")
-        return learn(*args)
+        return program.calls.learn(*args)
 
-    program = al.prepare(settings(make=Numbered))
     monkeypatch.setattr(al, "act", acted)
-    monkeypatch.setattr(al, "_learn", learned)
-    ring = chunks(program, 3)[-1].carry[0].food
+    ring = chunks(program._replace(calls=program.calls._replace(learn=learned)), 3)[-1].carry[0].food
     rollouts = 3 * CHUNK
     assert ring.pushed == ENVS * rollouts
     numbers = np.arange(1, rollouts * LENGTH + 1).reshape(rollouts, 1, LENGTH)
@@ -141,13 +140,13 @@ def test_who_stops_early_leaves_nobody_behind():
         assert not actors()
 
 
-def test_a_learner_that_breaks_leaves_nobody_behind(monkeypatch):
+def test_a_learner_that_breaks_leaves_nobody_behind():
     program = al.prepare(settings(make=Numbered))
 
     def broken(*args):
         raise MemoryError("no more")
 
-    monkeypatch.setattr(al, "_learn", broken)
+    program = program._replace(calls=program.calls._replace(learn=broken))
     with pytest.raises(MemoryError):
         al.advance(program, program.places[0], 100)
     assert not actors()

@@ -112,7 +112,7 @@ def host_run(settings: config.Train, chunks: int):
     settings, spec = on_the_host(settings), spec_of(env)
     carry = actor_learner.first_carry(settings, spec, settings.run.seed)
     place = actor_learner.Place(env, settings.run.seed, carry._replace(learner=double(carry.learner)))
-    program = actor_learner.Program(settings, spec, (settings.run.seed,), [place], [place.carry], 0.0)
+    program = actor_learner.assembled(settings, spec, [place])
     got = [chunk for _, chunk in zip(range(chunks), actor_learner.run(program), strict=False)]
     joined = lambda *x: np.concatenate(x, axis=1)[0]
     return got[-1].carry[0], jax.tree.map(joined, *((chunk.facts, chunk.metrics) for chunk in got))

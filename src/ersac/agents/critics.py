@@ -21,7 +21,6 @@ from ersac.config import ActorCritic
 from ersac.policies import at
 from ersac.types import Array, Trajectory
 
-
 BATCH = "batch"  # the axis of an update's trajectories
 
 

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -54,25 +54,43 @@ class Place:
         self.episode_return = np.zeros(env.envs, np.float64)
 
 
+class Calls(NamedTuple):
+    """What is compiled: the functions below that begin with an underscore, each for settings and an environment that are known."""
+
+    begin: Any
+    throw: Any
+    act: Any
+    joined: Any
+    learn: Any
+    renewed: Any
+
+
+@lru_cache(maxsize=32)
+def calls(static: config.Train, spec: Spec) -> Calls:
+    """Bound once: to find them by their settings at every step would take longer than to act."""
+    bound = lambda function, **options: jax.jit(partial(function, static, spec), **options)
+    return Calls(bound(_begin), bound(_throw), bound(_act), bound(_joined), bound(_learn, donate_argnums=2), bound(_renewed))
+
+
 class Program(NamedTuple):
     """A run, ready: a place a seed."""
 
     settings: config.Train
     spec: Spec
+    calls: Calls
+    numbers: dict[str, float]  # that are traced
     seeds: tuple[int, ...]
     places: list[Place]
     carry: list[Carry]
     compile_seconds: float
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _begin(settings: config.Train, spec: Spec, learner: Learner, key: Key) -> Tree:
     """What the agent keeps through the episodes that now begin [N, ...]."""
     agent = _agent(settings, spec)
     return jax.vmap(lambda key: agent.begin(learner, jax.random.split(key)[1]))(env_keys(key, spec.envs))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: Key, rollout: Array) -> tuple[Tree, Tree]:
     """What decides the actions of a rollout, and the noise that goes with it: as large as the numbers say."""
     settings = config.with_floats(settings, numbers)
@@ -80,7 +98,6 @@ def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: K
     return dice.chance, dice.noise
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree) -> tuple[Array, Array, Tree]:
     """One action in each environment: as it is learned from, as the environment takes it, and what log_mu asks for."""
     agent = _agent(settings, spec)
@@ -88,7 +105,6 @@ def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: 
     return action, agent.emit(action), told
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _joined(settings: config.Train, spec: Spec, told: list[Tree], action: list[Array]) -> tuple[Array, Array]:
     """Actions [N, T] and their log-probabilities, from those of every step."""
     agent = _agent(settings, spec)
@@ -97,7 +113,6 @@ def _joined(settings: config.Train, spec: Spec, told: list[Tree], action: list[A
     return actions, jax.vmap(agent.log_mu)(stacked, actions)
 
 
-@partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
 def _learn(
     settings: config.Train,
     spec: Spec,
@@ -131,17 +146,24 @@ def program_of(settings: config.Train) -> config.Train:
 def prepare(settings: config.Train, variants: Sequence[config.Train] | None = None, make: Callable[[], HostEnv] | None = None) -> Program:
     """Make the environments and the learner of every seed, and compile."""
     assert variants is None, "a batch of variants is a matter of environments on the device"
+    machine.answer_at_once()
     machine.keep_programs()
     began = time.perf_counter()
-    numbers = tuple(seeds_of(settings))
+    seeds = tuple(seeds_of(settings))
     assert isinstance(settings.env, config.Gym)
-    envs = [make_host_env(settings.env) if make is None else make() for _ in numbers]
+    envs = [make_host_env(settings.env) if make is None else make() for _ in seeds]
     spec = spec_of(envs[0])
     config.refuse_if_too_large(settings, size_of(spec))
-    places = [Place(env, seed, first_carry(settings, spec, seed)) for env, seed in zip(envs, numbers, strict=True)]
-    program = Program(settings, spec, numbers, places, [place.carry for place in places], 0.0)
+    places = [Place(env, seed, first_carry(settings, spec, seed)) for env, seed in zip(envs, seeds, strict=True)]
+    program = assembled(settings, spec, places)
     _warm_up(program)
     return program._replace(compile_seconds=time.perf_counter() - began)
+
+
+def assembled(settings: config.Train, spec: Spec, places: list[Place]) -> Program:
+    """A run of those places, nothing of which is compiled yet."""
+    seeds, carry = tuple(place.seed for place in places), [place.carry for place in places]
+    return Program(settings, spec, calls(program_of(settings), spec), config.floats(settings), seeds, places, carry, 0.0)
 
 
 def size_of(spec: Spec) -> config.Size:
@@ -185,47 +207,52 @@ def _dtype(spec: Spec) -> Any:
 
 def _warm_up(program: Program) -> None:
     """Compile everything before the first step is counted."""
-    settings, place, static = program.settings, program.places[0], program_of(program.settings)
+    settings, place, compiled = program.settings, program.places[0], program.calls
     blank = _blank(settings, program.spec)
-    chance, _ = _throw(static, program.spec, config.floats(settings), place.key, 0)
-    kept = _begin(static, program.spec, place.carry.learner, jax.random.fold_in(place.key, START))
-    drawn = _act(static, program.spec, place.carry.learner, kept, blank.obs[:, 0], jax.tree.map(lambda x: x[:, 0], chance))
+    chance, _ = compiled.throw(program.numbers, place.key, 0)
+    kept = compiled.begin(_acting(place.carry.learner), jax.random.fold_in(place.key, START))
+    drawn = compiled.act(_acting(place.carry.learner), kept, blank.obs[:, 0], jax.tree.map(lambda x: x[:, 0], chance))
     length = settings.learner.rollout
-    _joined(static, program.spec, [drawn[2]] * length, [drawn[0]] * length)
+    compiled.joined([drawn[2]] * length, [drawn[0]] * length)
     food = jax.tree.map(jnp.copy, place.carry.food)
-    _learn(static, program.spec, config.floats(settings), place.carry.learner, food, blank, place.key, 0)
+    compiled.learn(program.numbers, place.carry.learner, food, blank, place.key, 0)
+
+
+def _acting(learner: Learner) -> Learner:
+    """What acting asks for: every array that is handed over takes its time."""
+    return learner._replace(opt=())
 
 
 def act(program: Program, place: Place, learner: Learner, rollout: int) -> tuple[Trajectory, Episodes]:
     """T steps in every environment of a place with one set of parameters."""
-    static, spec, length = program_of(program.settings), program.spec, program.settings.learner.rollout
+    spec, compiled, length = program.spec, program.calls, program.settings.learner.rollout
+    learner = _acting(learner)
     if place.obs is None:
         place.obs = place.env.reset(place.seed if rollout == 0 else hash((place.seed, rollout)) % 2**31)
-        place.kept = _begin(static, spec, learner, jax.random.fold_in(place.key, START))
-    chance, noise = _throw(static, spec, config.floats(program.settings), place.key, rollout)
+        place.kept = compiled.begin(learner, jax.random.fold_in(place.key, START))
+    chance, noise = compiled.throw(program.numbers, place.key, rollout)
     chances = jax.tree.map(np.asarray, chance)
     obs = np.empty((spec.envs, length + 1, *place.obs.shape[1:]), place.obs.dtype)
     steps: list[HostStep] = []
     actions, told = [], []
     for t in range(length):
         obs[:, t] = place.obs
-        action, emitted, said = _act(static, spec, learner, place.kept, place.obs, jax.tree.map(lambda x: x[:, t], chances))  # noqa: B023
+        action, emitted, said = compiled.act(learner, place.kept, place.obs, jax.tree.map(lambda x: x[:, t], chances))  # noqa: B023
         actions.append(action)
         told.append(said)
         step = place.env.step(np.asarray(emitted))
         place.obs = step.obs
         steps.append(step)
         if jax.tree.leaves(place.kept) and step.ended.any():
-            place.kept = _renewed(static, spec, learner, place.kept, place.key, rollout, t, step.ended)
+            place.kept = compiled.renewed(learner, place.kept, place.key, rollout, t, step.ended)
     obs[:, length] = place.obs
-    joined, log_mu = _joined(static, spec, told, actions)
+    joined, log_mu = compiled.joined(told, actions)
     dtype = jnp.zeros(()).dtype
     column = lambda name: jnp.asarray(np.stack([getattr(step, name) for step in steps], axis=1), dtype)
     trajectory = Trajectory(jnp.asarray(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
     return trajectory, _episodes(place, steps)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
 def _renewed(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, key: Key, rollout: Array, t: Array, ended: Array) -> Tree:
     """What the agent keeps, drawn anew where an episode ended."""
     begins = lambda key: jax.random.split(step_keys(key, settings.learner.rollout)[t])[1]
@@ -296,12 +323,11 @@ def acted(program: Program, place: Place, count: int) -> Generator[tuple[Traject
 
 def advance(program: Program, place: Place, count: int) -> list[tuple[Episodes, Metrics, Metrics]]:
     """Learn from the next `count` rollouts of a place; what each of them brought."""
-    static, numbers = program_of(program.settings), config.floats(program.settings)
     brought = []
     with contextlib.closing(acted(program, place, count)) as rollouts_acted:  # whatever happens here, nobody acts on
         for trajectory, episodes in rollouts_acted:
             learner, food, rollouts = place.carry
-            learner, food, metrics, seen = _learn(static, program.spec, numbers, learner, food, trajectory, place.key, rollouts)
+            learner, food, metrics, seen = program.calls.learn(program.numbers, learner, food, trajectory, place.key, rollouts)
             jax.block_until_ready(learner)  # an actor that took parameters under way would wait for them
             place.carry = Carry(learner, food, rollouts + 1)
             brought.append((episodes, metrics, seen))

@@ -33,3 +33,8 @@ def mesh(seeds: int) -> jax.sharding.Mesh:
     """The devices that share some seeds: as many as there are, but never more than seeds."""
     devices = jax.local_devices()
     return jax.sharding.Mesh(devices[: min(seeds, len(devices))], (MESH_AXIS,))
+
+
+def answer_at_once() -> None:
+    """Let whoever asks for a small computation do it, where that can still be chosen: handing it to another thread takes longer."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
