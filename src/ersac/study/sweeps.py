@@ -145,7 +145,7 @@ SWEEPS: dict[str, Sweep] = {
     "depth-250": Sweep(
         "depth 250, with the discount and the mixing that the paper takes there",
         (line("ersac-far", "ersac", gamma=0.999, lam=0.95, prior_scale=0.1, logit_limit=8),),
-        sizes(Size((25,), 2, 5_000), Size((250,), 10, 1_000_000), Size((250,), 100, 1_000_000)),
+        sizes(Size((25,), 2, 5_000), Size((250,), 10, 150_000), Size((250,), 100, 1_000_000)),
         first_seed=FAR,
     ),
     "replay": Sweep(
