@@ -239,7 +239,7 @@ def write_results(
     for facts in seeds:
         arrays[f"seed/{facts.seed}/goals"] = np.packbits(facts.goals)
         arrays[f"seed/{facts.seed}/episodes"] = np.asarray(len(facts.goals))
-        arrays[f"seed/{facts.seed}/returns"] = facts.returns
+        arrays |= {f"seed/{facts.seed}/{name}": value for name, value in coded(facts.returns).items()}
         if facts.steps is not None:
             arrays[f"seed/{facts.seed}/steps"] = facts.steps
     for number, moment in enumerate(moments):
@@ -251,6 +251,12 @@ def write_results(
     if picture is not None:
         disk.write(directory / PICTURE, picture)
     write_sealed(directory / SUMMARY, {**summary, "facts_sha256": disk.digest(buffer.getvalue())})
+
+
+def coded(returns: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns, of which a sea has few different ones: which they are, and which of them each episode had; a third smaller on disk."""
+    values, which = np.unique(returns, return_inverse=True)
+    return {"returns": returns} if len(values) > 256 else {"returns": which.astype(np.uint8), "values": values}
 
 
 def write_sealed(path: Path, told: dict[str, Any]) -> None:
@@ -314,6 +320,11 @@ def failure(directory: Path, settings: Train) -> str | None:
     return None
 
 
+def _returns(file: Any, seed: int) -> np.ndarray:
+    returns = file[f"seed/{seed}/returns"]
+    return file[f"seed/{seed}/values"][returns] if f"seed/{seed}/values" in file.files else returns
+
+
 def read_facts(directory: Path) -> tuple[list[SeedFacts], Metrics, list[Moment]]:
     """The facts of a run, as they were when it ended."""
     with np.load(directory / FACTS, allow_pickle=False) as file:
@@ -323,7 +334,7 @@ def read_facts(directory: Path) -> tuple[list[SeedFacts], Metrics, list[Moment]]
             SeedFacts(
                 seed,
                 np.unpackbits(file[f"seed/{seed}/goals"], count=int(file[f"seed/{seed}/episodes"])).astype(bool),
-                file[f"seed/{seed}/returns"],
+                _returns(file, seed),
                 file[f"seed/{seed}/steps"] if f"seed/{seed}/steps" in file.files else None,
             )
             for seed in seeds

@@ -91,7 +91,7 @@ def as_printed(variance: float) -> Line:
 
 
 ERSAC = line("ersac", "ersac")
-VANILLA = line("vanilla", "vanilla", deepest=30)
+VANILLA = line("vanilla", "vanilla", deepest=20)
 OPTIMISM = line("optimism", "optimism", deepest=100)
 BOOT_DQN = line("boot-dqn", "boot-dqn", deepest=60)
 BOOT_DQN_LARGE = line("boot-dqn-large", "boot-dqn-large", deepest=60)
@@ -134,7 +134,7 @@ SWEEPS: dict[str, Sweep] = {
     "vanilla-wall": Sweep(
         "where actor-critic without optimism stops",
         (VANILLA,),
-        sizes(Size((5, 8), 2, 2_000), Size((10, 12, 14, 16, 18, 20), 5, 100_000), Size((10, 12, 14, 16, 18, 20), 20, 1_000_000)),
+        sizes(Size((5, 8), 2, 2_000), Size((10, 12, 14, 16, 18), 5, 100_000), Size((10, 12, 14, 16, 18), 20, 1_000_000)),
     ),
     "depth-100": Sweep(
         "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
