@@ -85,6 +85,7 @@ def test_single_precision_follows_double():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
     settings = api.make_settings(depth=depth, seeds=1, shared=True)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ersac import api, config, display
 from ersac.study import records
 from ersac.study.records import Metrics, SeedFacts
 
@@ -22,3 +23,19 @@ def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
     np.testing.assert_array_equal(found.goals, facts.goals)
     with np.load(tmp_path / records.FACTS) as file:
         assert (file["seed/3/returns"].dtype == np.uint8) == (len(np.unique(returns)) <= 256)
+
+
+def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
+    """Whether an estimator fits is known once the environment was made; whatever a run has saved stays."""
+    with pytest.raises(config.SettingsError, match="does not fit the observations"):
+        api.run(api.make_settings("gymnax:CartPole-v1", uncertainty="counts"), tmp_path / "run", display.choose(False))
+    assert not (tmp_path / "run").exists()
+
+    def refused_with_something_to_show() -> None:
+        with records.hold(tmp_path / "run", config.Train(), resume=False):
+            (tmp_path / "run" / records.FACTS).touch()
+            raise config.SettingsError("late")
+
+    with pytest.raises(config.SettingsError, match="late"):
+        refused_with_something_to_show()
+    assert (tmp_path / "run" / records.SETTINGS).exists()

@@ -79,7 +79,19 @@ def hold(directory: Path, settings: Train, resume: bool) -> Iterator[None]:
             write_fingerprint(directory)
         if not known or _continued(directory, settings) != settings:
             write_settings(directory, settings)
-        yield
+        try:
+            yield
+        except SettingsError:
+            _forget_if_bare(directory)
+            raise
+
+
+def _forget_if_bare(directory: Path) -> None:
+    """Leave nothing of a run that was refused once its environment was known, and has nothing to show."""
+    if set(disk.names(directory)) == {LOCK, FINGERPRINT, SETTINGS}:
+        for name in (SETTINGS, FINGERPRINT, LOCK):
+            (directory / name).unlink()
+        directory.rmdir()
 
 
 def refuse_if_taken(directory: Path) -> None:
