@@ -745,6 +745,29 @@ FAULTS = [
         "rho = stop_gradient(",
         "loops/test_truncation.py::test_a_cut_is_not_an_end[tables-device]",
     ),
+    # away from the sea
+    Fault(
+        "agents/critics.py",
+        "unit = jnp.maximum(unit, spread(advantage, v.t.mask))",
+        "unit = jnp.minimum(unit, spread(advantage, v.t.mask))",
+        "agents/test_critics.py::test_what_an_action_pays_counts_and_not_how_often_it_does",
+    ),
+    Fault(
+        "agents/critics.py",
+        "jax.lax.psum(jnp.sum(mask * x), BATCH)",
+        "jnp.sum(mask * x)",
+        "agents/test_critics.py::test_a_spread_is_over_the_batch_and_only_changes_the_unit",
+    ),
+    Fault("nets.py", "pixels - side + offset + 1", "pixels - side + 1", "test_nets.py::test_patches_times_filters_are_a_convolution"),
+    Fault(
+        "study/records.py", "if len(values) > 256", "if len(values) > 257", "study/test_records.py::test_returns_are_kept_to_the_last_bit"
+    ),
+    Fault(
+        "study/records.py",
+        "== {LOCK, FINGERPRINT, SETTINGS}",
+        "<= set()",
+        "study/test_records.py::test_a_run_that_is_refused_late_leaves_nothing",
+    ),
 ]
 
 

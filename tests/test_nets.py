@@ -80,3 +80,11 @@ def test_a_torso_of_ones_own_needs_arrays():
     with pytest.raises(SettingsError, match="tuples"):
         make_networks(Box((3,)), HIDDEN, nn.Sequential([nn.Dense(2)]))
     assert make_networks(Box((6, 7, 2)), HIDDEN, FLAX).torso.width == 5
+
+
+@pytest.mark.parametrize(("side", "stride", "shape"), [(3, 1, (10, 9, 4)), (8, 4, (84, 36, 2)), (4, 2, (9, 10, 3)), (3, 3, (3, 3, 1))])
+def test_patches_times_filters_are_a_convolution(side, stride, shape):
+    rng = np.random.default_rng(0)
+    images, filters = jnp.asarray(rng.normal(size=(2, *shape))), jnp.asarray(rng.normal(size=(side, side, shape[-1], 5)))
+    wanted = jax.lax.conv_general_dilated(images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(nets.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4)
