@@ -459,8 +459,8 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "jnp.clip(target.action_value - baseline[:-1], -limit, limit)",
-        "(target.action_value - baseline[:-1])",
+        "advantage = jnp.clip(advantage, -limit, limit)",
+        "advantage = 1.0 * advantage",
         "agents/test_actor_critic.py::test_an_advantage_counts_up_to_its_limit",
     ),
     Fault(

@@ -31,7 +31,9 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
     picture.draw, picture.as_png = lambda *_: None, lambda _: b"a picture"
     save = checkpoint.save
     for preset, settings in PRESETS.items():
+        feed = getattr(settings, "feed", None)
         small = ["--replay", "500"] if hasattr(settings, "replay") else []  # the largest would take seconds to save
+        small += ["--capacity", "200"] if hasattr(feed, "capacity") else []
 
         def told(*args, preset=preset):
             print(preset, flush=True)
