@@ -20,7 +20,7 @@ from ersac.envs.make import make_host_env
 from ersac.loops import actor_learner, on_device
 
 HOST_ENV, HOST_ENVS = "CartPole-v1", 16
-RANDOM_STEPS = 500  # of all environments together, in one turn
+RANDOM_STEPS = 500  # of the whole vector, in one turn
 KERNEL_ROLLOUTS = 200  # in one call
 BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it learns at every step
 

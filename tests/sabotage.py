@@ -759,8 +759,18 @@ FAULTS = [
         "agents/test_critics.py::test_a_spread_is_over_the_batch_and_only_changes_the_unit",
     ),
     Fault("nets.py", "pixels - side + offset + 1", "pixels - side + 1", "test_nets.py::test_patches_times_filters_are_a_convolution"),
+    Fault("study/records.py", "if len(bits) > 256", "if len(bits) > 257", "study/test_records.py::test_returns_are_kept_to_the_last_bit"),
     Fault(
-        "study/records.py", "if len(values) > 256", "if len(values) > 257", "study/test_records.py::test_returns_are_kept_to_the_last_bit"
+        "study/records.py",
+        "            if not known:\n                _forget_if_bare",
+        "            if known is not None:\n                _forget_if_bare",
+        "study/test_records.py::test_a_run_that_is_to_go_on_is_never_forgotten",
+    ),
+    Fault(
+        "study/records.py",
+        'returns.view(f"u{returns.itemsize}")',
+        "returns",
+        "study/test_records.py::test_returns_are_kept_to_the_last_bit",
     ),
     Fault(
         "study/records.py",

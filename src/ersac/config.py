@@ -293,8 +293,9 @@ class ActorCritic:
     advantage_limit: Annotated[float, Between(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights, or spreads."""
     by_spread: bool = False
-    """Advantages count in units of their root mean square wherever that is above the entropy weight: where chance has a say, which at sea
-    it has not, they are many times what is left of tau, and clipped at that they would tell how often an action pays, not how much."""
+    """The sampled critic's advantages count in units of their root mean square wherever that is above the entropy weight. Where chance has
+    a say, which at sea it has not, they are many times what is left of tau; clipped at that they would tell how often an action pays, not
+    how much."""
     logit_limit: Annotated[int, Between(1, 1000)] | None = None
     """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
     A whole number, which is static: who only acts knows it without being told the numbers."""

@@ -16,7 +16,6 @@ from ersac import api, config
 from ersac.envs.base import Box, Env, Step, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import actor_learner, on_device
-from ersac.loops import rollout as rollouts
 
 SMALL = {"hidden": (8,), "seeds": 1, "seed": 3, "rollout": 5}
 REPLAY = {"capacity": 7, "batch": 3, "updates": 2}  # rollouts are pushed out before the end
@@ -74,7 +73,7 @@ def made(settings: config.Environment) -> Env:
         step = env.step(world, state, action, key)
         return step._replace(reward=jnp.float64(step.reward), discount=jnp.float64(step.discount), mask=jnp.float64(step.mask))
 
-    return env._replace(step=step)
+    return env._replace(step=step, unroll=1)  # which decides no number, and how long it takes to compile
 
 
 def double(tree):
@@ -121,7 +120,6 @@ def host_run(settings: config.Train, chunks: int):
 @pytest.mark.parametrize("settings", CASES)
 def test_the_loops_agree(float64, monkeypatch, settings):
     monkeypatch.setattr(on_device, "make_env", made)
-    monkeypatch.setattr(rollouts, "UNROLL", 1)  # which decides no number, and how long it takes to compile
     settings = config.override(settings, chunk=ROLLOUTS // 3)
     (device, (facts, metrics)), (host, (host_facts, host_metrics)) = device_run(settings, 3), host_run(settings, 3)
     assert device.rollouts == host.rollouts == ROLLOUTS

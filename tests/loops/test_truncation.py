@@ -12,7 +12,6 @@ from ersac import api, config
 from ersac.agents.make import make_optimisers, make_parts
 from ersac.envs.base import Box, Discrete, Env, Step
 from ersac.loops import actor_learner, on_device
-from ersac.loops import rollout as rollouts
 
 GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 150
 WORTH = 1 / (1 - GAMMA)
@@ -78,7 +77,6 @@ def on_the_host(settings: config.Train, env: Env) -> list:
 def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
     env = endless(observations)
     monkeypatch.setattr(on_device, "make_env", lambda settings: env)
-    monkeypatch.setattr(rollouts, "UNROLL", 1)
     kind = "gymnax" if loop is on_the_device else "gym"
     changes = {"envs": 1, "rollout": 5, "hidden": (8,), "members": 2, "alpha": 1.0, "gamma": GAMMA, "learning_rate": 0.03}
     settings = api.make_settings(f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS)

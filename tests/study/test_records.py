@@ -8,7 +8,7 @@ from ersac.study import records
 from ersac.study.records import Metrics, SeedFacts
 
 DRAW = np.random.default_rng(0)
-FEW = DRAW.choice(np.float32([-0.0098, 0.9902, 0.0, np.nan, np.inf]), 1000)
+FEW = DRAW.choice(np.float32([-0.0098, 0.9902, 0.0, -0.0, np.nan, np.inf]), 1000)
 MANY = DRAW.normal(size=1000).astype(np.float32)
 
 
@@ -39,3 +39,17 @@ def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
     with pytest.raises(config.SettingsError, match="late"):
         refused_with_something_to_show()
     assert (tmp_path / "run" / records.SETTINGS).exists()
+
+
+def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):
+    """It was stopped before its first checkpoint, and is refused now: what it was to be is all there is of it."""
+    with records.hold(tmp_path / "run", config.Train(), resume=False):
+        pass
+
+    def refused() -> None:
+        with records.hold(tmp_path / "run", config.Train(), resume=True):
+            raise config.SettingsError("refused")
+
+    with pytest.raises(config.SettingsError, match="refused"):
+        refused()
+    assert records.read_settings(tmp_path / "run") == config.Train()

@@ -70,7 +70,7 @@ def loss(
     t = t._replace(obs=parts.lens.obs(memory, t.obs), reward=parts.lens.reward(memory, t.reward))
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
-    unit = stop_gradient(weight)  # advantages count in units of the entropy weight: logits are K / tau
+    unit = stop_gradient(weight)  # values count in units of the entropy weight: logits are K / tau
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]

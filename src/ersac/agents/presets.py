@@ -43,12 +43,15 @@ ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread
 # rate that is right where an action has one outcome is far too fast where it has many.
 REPLAYED_ABROAD = ActorCritic(risk=Seeking(), uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5), feed=Replay())
 
+PRESETS_ABROAD = {
+    agent: config.override(learner, **ABROAD) if isinstance(learner, ActorCritic) else learner
+    for agent, learner in (PRESETS | {"ersac-replay": REPLAYED_ABROAD}).items()
+}
+
 
 def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env: config.Environment = AT_SEA) -> ActorCritic | BootDQN:
     """A named agent, with another source of sigma if one is named, as it is for an environment of that kind."""
-    learner = config.pick("agent", agent, PRESETS)
-    if not isinstance(env, config.DeepSea) and isinstance(learner, ActorCritic):
-        learner = config.override(REPLAYED_ABROAD if agent == "ersac-replay" else learner, **ABROAD)
+    learner = config.pick("agent", agent, PRESETS if isinstance(env, config.DeepSea) else PRESETS_ABROAD)
     if uncertainty is None:
         return learner
     if not isinstance(learner, ActorCritic):

@@ -64,6 +64,7 @@ class Env(NamedTuple):
     step: Callable[[Tree, Tree, Array, Key], Step]
     envs: int = 1  # copies of it that are acted in side by side
     target: float | None = None  # the return from which on an episode reached its goal
+    unroll: int = 1  # steps in one turn of the acting loop; XLA makes one kernel of them, which may compute things many times over
 
     @property
     def n_states(self) -> int:

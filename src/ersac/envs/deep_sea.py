@@ -10,6 +10,7 @@ from ersac.envs.base import Discrete, Env, Step
 from ersac.types import Array, Key
 
 MOVE_COST = 0.01  # of a whole episode of right moves
+UNROLL = 5  # a turn of the acting loop costs as much to organise as such a small step costs to compute
 
 
 class State(NamedTuple):
@@ -58,4 +59,4 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
         ended = row == depth
         return Step(State(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed)
 
-    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), world, reset, observe, step)
+    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), world, reset, observe, step, unroll=UNROLL)

@@ -11,8 +11,6 @@ from ersac.config import ActorCritic, BootDQN
 from ersac.envs.base import Env
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
-UNROLL = 5  # steps in one turn of the acting loop, at sea: a turn costs as much to organise as such a small step costs to compute
-
 
 class Actor(NamedTuple):
     """What acting carries from one step to the next."""
@@ -92,8 +90,7 @@ def env_keys(key: Key, envs: int) -> Key:
 def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:
     """T interactions with one set of parameters."""
     one = lambda actor, x: interact(env, agent, world, learner, actor, *x)
-    unroll = UNROLL if env.envs == 1 else 1  # elsewhere XLA makes one kernel of all five, which computes most things many times over
-    actor, steps = jax.lax.scan(one, actor, (dice.chance, dice.keys), unroll=unroll)
+    actor, steps = jax.lax.scan(one, actor, (dice.chance, dice.keys), unroll=env.unroll)
     obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
     log_mu = agent.log_mu(steps.told, steps.action)
     t = Trajectory(obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, dice.noise)

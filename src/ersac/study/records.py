@@ -82,7 +82,8 @@ def hold(directory: Path, settings: Train, resume: bool) -> Iterator[None]:
         try:
             yield
         except SettingsError:
-            _forget_if_bare(directory)
+            if not known:
+                _forget_if_bare(directory)
             raise
 
 
@@ -267,8 +268,8 @@ def write_results(
 
 def coded(returns: np.ndarray) -> dict[str, np.ndarray]:
     """Returns, of which a sea has few different ones: which they are, and which of them each episode had; a third smaller on disk."""
-    values, which = np.unique(returns, return_inverse=True)
-    return {"returns": returns} if len(values) > 256 else {"returns": which.astype(np.uint8), "values": values}
+    bits, which = np.unique(returns.view(f"u{returns.itemsize}"), return_inverse=True)  # a zero keeps its sign
+    return {"returns": returns} if len(bits) > 256 else {"returns": which.astype(np.uint8), "values": bits.view(returns.dtype)}
 
 
 def write_sealed(path: Path, told: dict[str, Any]) -> None:
