@@ -621,14 +621,20 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "        place.carry = jax.tree.map(jnp.asarray, state[str(seed)])",
+        "        place.carry = saved._replace(rollouts=np.int32(saved.rollouts))",
         "        pass",
         "loops/test_actor_learner.py::test_a_run_that_goes_on_has_the_learner_that_was_saved",
     ),
     Fault(
         "loops/actor_learner.py",
-        "    obs[:, length] = place.obs\n",
-        "    obs[:, length] = obs[:, length - 1]\n",
+        "lambda of_steps: of_steps[t], chance",
+        "lambda of_steps: of_steps[0], chance",
+        "loops/test_loops_agree.py::test_the_loops_agree[a table, fresh]",
+    ),
+    Fault(
+        "loops/actor_learner.py",
+        "        obs.append(step.obs)\n",
+        "        obs.append(obs[-1] if t == length - 1 else step.obs)\n",
         "loops/test_loops_agree.py::test_the_loops_agree[vectors, cut, replayed]",
     ),
     Fault(

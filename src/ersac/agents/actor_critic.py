@@ -164,6 +164,10 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         logits = told(learner, obs)  # [A]
         return kind.draw(logits, chance), logits
 
+    def acting(learner: Learner) -> Learner:
+        dense = {name: learner.params.dense[name] for name in ("torso", "policy")}
+        return Learner(learner.params._replace(dense=dense), learner.log_tau, lens.replace(learner.memory, ()), ())
+
     def observe(learner: Learner, t: Trajectory) -> Learner:
         memory = lens.observe(learner.memory, t)
         seen = t._replace(obs=lens.obs(memory, t.obs), reward=lens.reward(memory, t.reward), action=kind.choice(t.action))
@@ -181,6 +185,7 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         begin=lambda learner, key: (),
         chance=kind.chance,
         act=act,
+        acting=acting,
         best=lambda learner, kept, obs: kind.best(told(learner, obs)),
         emit=kind.emit,
         log_mu=kind.log_prob,

@@ -15,6 +15,7 @@ class Agent(NamedTuple):
     act: Callable[
         [Learner, Tree, Array, Tree], tuple[Array, Tree]
     ]  # learner, kept, obs, one step's chance -> (action, what log_mu asks for)
+    acting: Callable[[Learner], Learner]  # what of a learner begin, act and best ask for; a call takes longer for every array it is handed
     best: Callable[[Learner, Tree, Array], Array]  # learner, kept, obs -> the action that it thinks best
     emit: Callable[[Array], Array]  # action, as it is learned from -> as the environment takes it
     log_mu: Callable[[Tree, Array], Array]  # what act told, [T, ...], and actions [T] -> behaviour log-probabilities [T]: all steps at once

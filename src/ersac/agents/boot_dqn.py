@@ -255,6 +255,7 @@ def boot_dqn(settings: BootDQN, net: Net, rule: Rule, store: Store) -> Agent:
         begin=lambda learner, key: jax.random.randint(key, (), 0, net.members),
         chance=lambda key, length: jax.random.uniform(key, (length,)),
         act=act,
+        acting=lambda learner: learner._replace(opt=()),
         best=lambda learner, head, obs: jnp.argmax(jnp.mean(every(learner, obs), axis=0)),  # of all members together
         emit=lambda action: action,
         noise=lambda key, length: drawn_noise(settings, key, length),

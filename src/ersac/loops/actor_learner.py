@@ -11,7 +11,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Carry(NamedTuple):
 
     learner: Learner
     food: Tree
-    rollouts: Array  # [] int32
+    rollouts: np.int32  # counted on the host
 
 
 class Place:
@@ -57,6 +57,7 @@ class Place:
 class Calls(NamedTuple):
     """What is compiled: the functions below that begin with an underscore, each for settings and an environment that are known."""
 
+    acting: Callable[[Learner], Learner]  # the agent's, which is not
     begin: Any
     throw: Any
     act: Any
@@ -69,7 +70,8 @@ class Calls(NamedTuple):
 def calls(static: config.Train, spec: Spec) -> Calls:
     """Bound once: to find them by their settings at every step would take longer than to act."""
     bound = lambda function, **options: jax.jit(partial(function, static, spec), **options)
-    return Calls(bound(_begin), bound(_throw), bound(_act), bound(_joined), bound(_learn, donate_argnums=2), bound(_renewed))
+    compiled = (bound(_begin), bound(_throw), bound(_act), bound(_joined), bound(_learn, donate_argnums=2), bound(_renewed))
+    return Calls(_agent(static, spec).acting, *compiled)
 
 
 class Program(NamedTuple):
@@ -98,11 +100,21 @@ def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: K
     return dice.chance, dice.noise
 
 
-def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree) -> tuple[Array, Array, Tree]:
-    """One action in each environment: as it is learned from, as the environment takes it, and what log_mu asks for."""
+class Drawn(NamedTuple):
+    """One action in each environment [N, ...]."""
+
+    action: Array  # as it is learned from
+    told: Tree  # what log_mu asks for
+    emitted: Array | None  # as the environment takes it, where that is something else
+
+
+def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree, t: Array) -> Drawn:
+    """The actions of step t, by its part of the chance of all steps [N, T, ...]."""
     agent = _agent(settings, spec)
-    action, told = jax.vmap(lambda kept, obs, chance: agent.act(learner, kept, obs, chance))(kept, obs, chance)
-    return action, agent.emit(action), told
+    one = lambda kept, obs, chance: agent.act(learner, kept, obs, jax.tree.map(lambda of_steps: of_steps[t], chance))
+    action, told = jax.vmap(one)(kept, obs, chance)
+    emitted = agent.emit(action)
+    return Drawn(action, told, None if emitted is action else emitted)
 
 
 def _joined(settings: config.Train, spec: Spec, told: list[Tree], action: list[Array]) -> tuple[Array, Array]:
@@ -178,7 +190,7 @@ def first_carry(settings: config.Train, spec: Spec, seed: int) -> Carry:
     """A learner that has seen nothing, and an empty feed."""
     learner = _agent(settings, spec).init(np.random.default_rng(seed))
     example = jax.tree.map(lambda leaf: leaf[0], _blank(settings, spec))
-    return Carry(learner, make_feed(settings.learner).init(example), jnp.zeros((), jnp.int32))
+    return Carry(learner, make_feed(settings.learner).init(example), np.int32(0))
 
 
 def _blank(settings: config.Train, spec: Spec) -> Trajectory:
@@ -210,47 +222,44 @@ def _warm_up(program: Program) -> None:
     settings, place, compiled = program.settings, program.places[0], program.calls
     blank = _blank(settings, program.spec)
     chance, _ = compiled.throw(program.numbers, place.key, 0)
-    kept = compiled.begin(_acting(place.carry.learner), jax.random.fold_in(place.key, START))
-    drawn = compiled.act(_acting(place.carry.learner), kept, blank.obs[:, 0], jax.tree.map(lambda x: x[:, 0], chance))
+    learner = compiled.acting(place.carry.learner)
+    kept = compiled.begin(learner, jax.random.fold_in(place.key, START))
+    drawn = compiled.act(learner, kept, blank.obs[:, 0], chance, 0)
     length = settings.learner.rollout
-    compiled.joined([drawn[2]] * length, [drawn[0]] * length)
+    compiled.joined([drawn.told] * length, [drawn.action] * length)
     food = jax.tree.map(jnp.copy, place.carry.food)
     compiled.learn(program.numbers, place.carry.learner, food, blank, place.key, 0)
 
 
-def _acting(learner: Learner) -> Learner:
-    """What acting asks for: every array that is handed over takes its time."""
-    return learner._replace(opt=())
-
-
 def act(program: Program, place: Place, learner: Learner, rollout: int) -> tuple[Trajectory, Episodes]:
     """T steps in every environment of a place with one set of parameters."""
-    spec, compiled, length = program.spec, program.calls, program.settings.learner.rollout
-    learner = _acting(learner)
+    compiled, length = program.calls, program.settings.learner.rollout
+    learner = compiled.acting(learner)
     if place.obs is None:
         place.obs = place.env.reset(place.seed if rollout == 0 else hash((place.seed, rollout)) % 2**31)
         place.kept = compiled.begin(learner, jax.random.fold_in(place.key, START))
     chance, noise = compiled.throw(program.numbers, place.key, rollout)
-    chances = jax.tree.map(np.asarray, chance)
-    obs = np.empty((spec.envs, length + 1, *place.obs.shape[1:]), place.obs.dtype)
-    steps: list[HostStep] = []
-    actions, told = [], []
+    obs, steps, actions, told = [place.obs], [], [], []
     for t in range(length):
-        obs[:, t] = place.obs
-        action, emitted, said = compiled.act(learner, place.kept, place.obs, jax.tree.map(lambda x: x[:, t], chances))  # noqa: B023
-        actions.append(action)
-        told.append(said)
-        step = place.env.step(np.asarray(emitted))
+        drawn = compiled.act(learner, place.kept, place.obs, chance, t)
+        actions.append(drawn.action)
+        told.append(drawn.told)
+        step = place.env.step(np.asarray(drawn.action if drawn.emitted is None else drawn.emitted))
         place.obs = step.obs
+        obs.append(step.obs)
         steps.append(step)
         if jax.tree.leaves(place.kept) and step.ended.any():
             place.kept = compiled.renewed(learner, place.kept, place.key, rollout, t, step.ended)
-    obs[:, length] = place.obs
     joined, log_mu = compiled.joined(told, actions)
-    dtype = jnp.zeros(()).dtype
-    column = lambda name: jnp.asarray(np.stack([getattr(step, name) for step in steps], axis=1), dtype)
-    trajectory = Trajectory(jnp.asarray(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
+    dtype = log_mu.dtype
+    column = lambda name: of_steps((getattr(step, name) for step in steps), dtype)
+    trajectory = Trajectory(of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
     return trajectory, _episodes(place, steps)
+
+
+def of_steps(each: Iterable[np.ndarray], dtype: Any = None) -> Any:
+    """What every step has [N, ...], as one array [N, T, ...], on the host: a compiled call takes it along in less time than jnp."""
+    return np.array(list(each), dtype).swapaxes(0, 1)
 
 
 def _renewed(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, key: Key, rollout: Array, t: Array, ended: Array) -> Tree:
@@ -264,8 +273,7 @@ def _renewed(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, k
 
 def _episodes(place: Place, steps: list[HostStep]) -> Episodes:
     """What the steps tell of their episodes [N, T]."""
-    ended = np.stack([step.ended for step in steps], axis=1)
-    goal = np.stack([step.goal for step in steps], axis=1)
+    ended, goal = of_steps(step.ended for step in steps), of_steps(step.goal for step in steps)
     returns = np.empty(ended.shape)
     for t, step in enumerate(steps):
         place.episode_return += step.reward
@@ -367,7 +375,8 @@ def snapshot(program: Program, carry: list[Carry], spoilt: Callable[[int, str], 
 def restored(program: Program, state: Tree) -> Program:
     """The program at the state of a snapshot, at the start of new episodes."""
     for place, seed in zip(program.places, program.seeds, strict=True):
-        place.carry = jax.tree.map(jnp.asarray, state[str(seed)])
+        saved = jax.tree.map(jnp.asarray, state[str(seed)])
+        place.carry = saved._replace(rollouts=np.int32(saved.rollouts))
     return program._replace(carry=[place.carry for place in program.places])
 
 

@@ -245,16 +245,11 @@ def gym_senses(env: config.Gym, told: dict[str, Any]) -> Senses:
     single, encode = gym.observed(space)
     observations, begun, slid = gym.stacked(single, env.frames, env.id)
     actions, decode = gym.acted(spaces.from_json(told["action"]))
-
-    def one(taken: np.ndarray) -> Any:
-        action = decode(taken)[0]
-        return int(action) if isinstance(actions, base.Discrete) else action
-
     return Senses(
         spec=Spec(env.id, observations, actions, env.envs),
         told=told,
         encode=lambda obs: encode(spaces.alone(space, obs)),
-        decode=one,
+        decode=lambda taken: decode(taken)[0],
         begun=begun,
         slid=lambda window, seen: slid(window, seen, np.zeros(1, bool)),
     )
