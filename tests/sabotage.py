@@ -353,7 +353,12 @@ FAULTS = [
         "self.recent[i] = recent[:window]",
         "test_api.py::test_the_recorders_verdict_is_the_rules",
     ),
-    Fault("study/recorder.py", "np.concatenate(parts)[:budget]", "np.concatenate(parts)", "test_api.py::test_train_returns_what_it_writes"),
+    Fault(
+        "study/recorder.py",
+        "np.concatenate(parts[place])[:count]",
+        "np.concatenate(parts[place])",
+        "test_api.py::test_train_returns_what_it_writes",
+    ),
     Fault(
         "study/records.py",
         'settings_hash(settings) == told["hash"]',
@@ -435,7 +440,7 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "r_tau = stop_gradient(game.optimistic_reward(v.t.reward, v.bonus))",
+        "r_tau = game.optimistic_reward(v.t.reward, bonus)",
         "r_tau = v.t.reward",
         "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
     ),
@@ -459,8 +464,8 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "advantage = jnp.clip(advantage, -limit, limit)",
-        "advantage = 1.0 * advantage",
+        "return jnp.clip(advantage, -settings.advantage_limit * unit, settings.advantage_limit * unit)",
+        "return advantage",
         "agents/test_actor_critic.py::test_an_advantage_counts_up_to_its_limit",
     ),
     Fault(
@@ -763,6 +768,30 @@ FAULTS = [
         "jax.lax.psum(jnp.sum(mask * x), BATCH)",
         "jnp.sum(mask * x)",
         "agents/test_critics.py::test_a_spread_is_over_the_batch_and_only_changes_the_unit",
+    ),
+    Fault(
+        "agents/critics.py",
+        "+ sum(own)",
+        "+ own[1]",
+        "agents/test_critics.py::test_what_was_never_tried_is_worth_its_bonus_before_it_is",
+    ),
+    Fault(
+        "agents/critics.py",
+        "(jnp.exp(log_pi) - pi) * above",
+        "(pi - jnp.exp(log_pi)) * above",
+        "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
+    ),
+    Fault(
+        "agents/critics.py",
+        "limited(settings, stop_gradient(v.bonuses - bonus[:, None]), unit)",
+        "stop_gradient(v.bonuses - bonus[:, None])",
+        "agents/test_critics.py::test_a_bonus_counts_as_far_as_an_advantage_does",
+    ),
+    Fault(
+        "study/recorder.py",
+        "count = min(count, in_time)",
+        "count = max(count, in_time)",
+        "reliability/test_resume.py::test_what_ends_after_the_budget_of_steps_does_not_count",
     ),
     Fault("nets.py", "pixels - side + offset + 1", "pixels - side + 1", "test_nets.py::test_patches_times_filters_are_a_convolution"),
     Fault("study/records.py", "if len(bits) > 256", "if len(bits) > 257", "study/test_records.py::test_returns_are_kept_to_the_last_bit"),

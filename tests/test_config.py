@@ -32,7 +32,7 @@ def test_presets_pass_their_own_check(name):
         ({"lam": 1.5}, "--lambda must be a number between 0 and 1, not 1.5"),
         ({"lambda": 1.5}, "--lambda"),
         ({"gamma": math.nan}, "--gamma"),
-        ({"tau0": 0}, "--tau0 must be a number between 0.001 and 1000, not 0"),
+        ({"tau0": 0}, "--tau0 must be a number between 1e-05 and 1000, not 0"),
         ({"seeds": -1}, "--seeds"),
         ({"hidden": ()}, "--hidden"),
         ({"hidden": (64, 0)}, "--hidden"),

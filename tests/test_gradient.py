@@ -94,6 +94,8 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     log_pi = np.asarray(jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere)))
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
+        if s.every_bonus:  # its critic tells the rest
+            j -= jnp.sum(jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi), axis=-1)
         tables = tables | {"value": {"own": (j - parts.value.apply(dense["value"], {"own": 0.0}, everywhere, features)[:, 0])[:, None]}}
 
     probabilities, trajectories = zip(*every_trajectory(mdp, log_pi), strict=True)
@@ -114,10 +116,11 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
 
 @pytest.mark.parametrize(("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)])
+@pytest.mark.parametrize("every_bonus", [False, True])
 @pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)])
-def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, uncertainty):
+def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, every_bonus, uncertainty):
     for seed in range(2):
-        s = config.check(config.replace_at(settings(), ("uncertainty",), uncertainty))
+        s = config.check(config.replace_at(settings(every_bonus=every_bonus), ("uncertainty",), uncertainty))
         expected, exact = sampled_and_exact(seed, lam, exact_critic, s)
         assert np.linalg.norm(exact[:-1]) > 1e-2
         assert abs(exact[-1]) > 1e-3

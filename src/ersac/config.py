@@ -70,7 +70,7 @@ NonNegative = Annotated[float, Between(0)]
 Unit = Annotated[float, Between(0, 1)]
 Decay = Annotated[float, Between(0, 0.999999)]
 # Far beyond what is sensible, yet no product of them in a first update leaves single precision: tests/reliability/test_fuzz.py runs them.
-Tau = Annotated[float, Between(1e-3, 1e3)]
+Tau = Annotated[float, Between(1e-5, 1e3)]
 Alpha = Annotated[float, Between(1e-5, 1e3)]
 Scale = Annotated[float, Between(0, 10)]
 Weight = Annotated[float, Between(0, 10)]
@@ -270,6 +270,8 @@ class ActorCritic:
     feed: Fresh | Replay = Fresh()
     every_action: bool = False
     """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
+    every_bonus: bool = False
+    """Count the bonus of every action, as likely as it is; else that of the action taken, as Algorithm 1 does."""
     rollout: Annotated[int, Between(1, 10_000)] = 50
     """Steps between updates."""
     gamma: Unit = 0.998
@@ -368,7 +370,7 @@ class Run:
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more where that would cost over 2 % of the time."""
     steps: Annotated[int, Between(1, 10**12)] | None = None
-    """Steps of each seed, at most; by default only episodes are counted."""
+    """Steps of each seed, after which episodes do not count and the run ends with its chunk; by default only episodes are counted."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Two critics, one game: what the one that knows every action says of K, and how the policy climbs with it."""
+"""Three critics, one game: what those that know every action say of K, and how the policy climbs with it."""
 
 import itertools
 from functools import partial
@@ -118,10 +118,39 @@ def test_a_spread_is_over_the_batch_and_only_changes_the_unit(float64):
     np.testing.assert_array_equal(climbed(True, 1.0), climbed(False, 1.0))  # where tau is above it
 
 
-def test_tau_plays_against_the_mean_over_actions(float64):
+def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
+    """What was never tried may be worth a thousand taus. The sampled part is the same whatever the bonus is."""
+    settings = config.override(SETTINGS, advantage_limit=5.0, lam=0.0)
+
+    @jax.jit
+    def climbed(scale):
+        v, _ = view(3, jnp.log(0.4))
+        v = v._replace(bonuses=jnp.zeros((7, 3)).at[0, 1].set(scale))  # of an action in the first state, where nobody bootstraps from
+        return jax.grad(lambda logits: critics.judge_expected(settings, v._replace(logits=logits)).payoff.sum())(v.logits)[0]
+
+    none, huge, larger = (np.asarray(climbed(scale)) for scale in (0.0, 1e4, 1e5))
+    pi = np.asarray(jax.nn.softmax(view(3, jnp.log(0.4))[0].logits[0]))
+    above = 5.0 * 0.4 * np.array([-1, 1, -1])
+    np.testing.assert_allclose(huge - none, pi * (above - pi @ above), atol=1e-10)
+    np.testing.assert_allclose(huge, larger, atol=1e-10)
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_what_was_never_tried_is_worth_its_bonus_before_it_is(float64, lam):
+    """The step into a state that holds it is judged by it, though something else is done there, and though the critic says nothing yet."""
+    v, _ = view(4, jnp.log(0.4), jnp.zeros((7, 3)))
+    untried = jnp.where(v.t.action[1] == 0, 1, 0)
+    settings = config.override(SETTINGS, lam=lam)
+    of = lambda bonus: critics.judge_expected(settings, v._replace(bonuses=jnp.zeros((7, 3)).at[1, untried].set(bonus))).error
+    pi = jax.nn.softmax(v.logits[1])[untried]
+    np.testing.assert_allclose(of(2.0)[0] - of(0.0)[0], 0.9 * pi * 2.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("judge", [critics.judge_every, critics.judge_expected])
+def test_tau_plays_against_the_mean_over_actions(float64, judge):
     """d payoff / d log tau is tau (H - sum_a pi sigma2 / (2 tau^2)) at every step: the equation after e-pol-grad, over all actions."""
     log_tau = jnp.log(0.4)
-    got = jax.jit(jax.jacobian(lambda log_tau: critics.judge_every(SETTINGS, view(1, log_tau)[0]).payoff))(log_tau)
+    got = jax.jit(jax.jacobian(lambda log_tau: judge(SETTINGS, view(1, log_tau)[0]).payoff))(log_tau)
     v, sigma2 = view(1, log_tau)
     pi = np.asarray(jax.nn.softmax(v.logits))[:-1]
     entropy = -np.sum(pi * np.log(pi), axis=-1)

@@ -364,6 +364,27 @@ def test_a_recorder_comes_back_as_it_was():
     assert len(again.facts()[0].goals) == 9
 
 
+def test_what_ends_after_the_budget_of_steps_does_not_count():
+    """A run ends with its chunk, which need not end with the budget: two environments, two rollouts of four steps a chunk."""
+    settings = api.make_settings("gymnax:CartPole-v1", envs=2, rollout=4, steps=25, seeds=1, chunk=2)
+    ended = np.zeros((1, 2, 2, 4), bool)
+    ended[0, :, 0, 3] = True  # one episode a rollout
+    metrics = {name: np.zeros((1, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
+    recorder = Recorder(settings)
+    while not recorder.enough():
+        recorder.add(on_device.Chunk(on_device.Episodes(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+    (facts,) = Recorder.restored(settings, recorder.state()).facts()
+    assert (recorder.steps, facts.steps.tolist(), len(facts.goals)) == (32, [8, 16, 24], 3)
+    at_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
+    recorder = Recorder(at_sea)
+    ended = (np.arange(15) % 5 == 4).reshape(1, 3, 1, 5)
+    metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
+    recorder.add(on_device.Chunk(on_device.Episodes(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+    recorder.add_moment(recorder.moment(np.ones(25, np.int32), np.ones(25, np.float32)))
+    (facts,) = Recorder.restored(at_sea, recorder.state()).facts()
+    assert (recorder.enough(), len(facts.goals)) == (True, 2)
+
+
 def test_a_chunk_is_short_and_decided_by_the_settings():
     length = lambda **changes: rollouts_per_chunk(api.make_settings(**changes))
     assert (length(), length(chunk=7), length(seeds=1000), length(seeds=10_000, rollout=1000)) == (100, 7, 2, 1)

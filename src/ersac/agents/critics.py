@@ -1,12 +1,13 @@
-"""Two ways to estimate K [e-kpi] on a trajectory and to play the policy's side of the game with it, as values.
+"""Three ways to estimate K [e-kpi] on a trajectory and to play the policy's side of the game with it, as values.
 
-| critic  | its head tells     | K is known of              | the policy climbs by                   | agents                             |
-|---------|--------------------|----------------------------|----------------------------------------|------------------------------------|
-| sampled | J(s)               | the action taken           | the sampled gradient of Algorithm 1    | those on-policy, `vanilla-replay`  |
-| every   | K(s, .) less bonus | every action, tried or not | the natural gradient, over all of them | `ersac-replay`, `ersac-replay-max` |
+| critic   | its head tells              | K is known of              | the policy climbs by                     | agents                 |
+|----------|-----------------------------|----------------------------|------------------------------------------|------------------------|
+| sampled  | J(s)                        | the action taken           | the sampled gradient of Algorithm 1      | most of them           |
+| expected | J(s) less bonus and entropy | the action taken           | the same, with the mean bonus in it      | `ersac-expected`       |
+| every    | K(s, .) less bonus          | every action, tried or not | the natural gradient, over all of them   | `ersac-replay`, `-max` |
 
-Both play one payoff, `game.payoff`. The first sees an action's bonus only when the action is taken, so sigma has to outlast the visits
-that the policy needs to follow it. The second knows the bonus of what it has never done, and goes there.
+All play one payoff, `game.payoff`. The first sees an action's bonus only when the action is taken, so sigma has to outlast the visits
+that the policy needs to follow it. The others know the bonus of what they have never done; the last also what came of all they ever did.
 """
 
 from collections.abc import Callable
@@ -57,18 +58,43 @@ class Critic(NamedTuple):
 def judge_sampled(settings: ActorCritic, v: View) -> Judged:
     """K of the action taken, by V-trace from J; the policy climbs the payoff itself [a-kac], with the sign of e-pol-grad."""
     j = v.told[:, 0]  # [T+1]   J(s)
-    unit = stop_gradient(v.weight)
-    r_tau = stop_gradient(game.optimistic_reward(v.t.reward, v.bonus))
     entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
-    baseline = stop_gradient(j)
-    target = returns.targets(baseline, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
-    advantage = target.action_value - baseline[:-1]
+    advantage, error, unit = advantages(settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus)
+    payoff = v.rho * game.payoff(v.log_pi_a, limited(settings, advantage, unit), v.bonus, v.weight, v.entropy)
+    return Judged(payoff, j[:-1], error, unit)
+
+
+def judge_expected(settings: ActorCritic, v: View) -> Judged:
+    """The same without chance in what is known of every action, its bonus: on-policy both players' gradients have the same mean.
+
+    The head tells J less the state's own bonus and entropy, which are today's. So a state that holds something untried is worth it from
+    the first visit on, whatever was done there, and however the layers that all states share have moved since.
+    """
+    log_pi = jax.nn.log_softmax(v.logits)  # [T+1, A]
+    pi = stop_gradient(jnp.exp(log_pi))
+    bonus, entropy_bonus = jnp.sum(pi * v.bonuses, axis=-1), v.weight * game.entropy(log_pi)  # [T+1]
+    own = stop_gradient(bonus), stop_gradient(entropy_bonus)
+    j = stop_gradient(v.told[:, 0]) + sum(own)
+    advantage, error, unit = advantages(settings, v, j, own[0][:-1], own[1][:-1])
+    above = limited(settings, stop_gradient(v.bonuses - bonus[:, None]), unit)  # [T+1, A]
+    steered = jnp.sum((jnp.exp(log_pi) - pi) * above, axis=-1)  # nothing in value, the policy's direction in gradient
+    payoff = game.payoff(v.log_pi_a, limited(settings, advantage, unit), (bonus + steered)[:-1], v.weight, v.entropy)
+    return Judged(v.rho * payoff, v.told[:-1, 0], error, unit)
+
+
+def advantages(settings: ActorCritic, v: View, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array]:
+    """K less J of the steps [T], the critic's errors [T], and the unit [] that the former count in; no gradient."""
+    r_tau = game.optimistic_reward(v.t.reward, bonus)
+    target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
+    advantage, unit = target.action_value - j[:-1], stop_gradient(v.weight)
     if settings.by_spread:
         unit = jnp.maximum(unit, spread(advantage, v.t.mask))
-    limit = settings.advantage_limit * unit
-    advantage = jnp.clip(advantage, -limit, limit)
-    payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy)
-    return Judged(payoff, j[:-1], target.error, unit)
+    return advantage, target.error, unit
+
+
+def limited(settings: ActorCritic, advantage: Array, unit: Array) -> Array:
+    """Advantages, as far as they count."""
+    return jnp.clip(advantage, -settings.advantage_limit * unit, settings.advantage_limit * unit)
 
 
 def spread(advantage: Array, mask: Array) -> Array:
@@ -103,4 +129,5 @@ def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Arra
 
 
 SAMPLED = Critic(lambda n_actions: 1, judge_sampled)
+EXPECTED = Critic(lambda n_actions: 1, judge_expected)
 EVERY = Critic(lambda n_actions: n_actions, judge_every)

@@ -108,9 +108,10 @@ def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = Non
 def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen = config.PLAIN) -> Parts:
     """The networks, the estimator and the attitude to risk that some settings describe."""
     networks, kind = make_networks(env.observations, settings.hidden, settings.torso), make_policy(env.actions)
-    if settings.every_action and isinstance(env.actions, Box):
-        raise config.SettingsError(f"--every-action needs actions that can be counted; those of {env.name} are continuous")
-    critic = critics.EVERY if settings.every_action else critics.SAMPLED
+    for name in ("every_action", "every_bonus"):
+        if getattr(settings, name) and isinstance(env.actions, Box):
+            raise config.SettingsError(f"{config.option(name)} needs actions that can be counted; those of {env.name} are continuous")
+    critic = critics.EVERY if settings.every_action else critics.EXPECTED if settings.every_bonus else critics.SAMPLED
     return Parts(
         torso=networks.torso,
         policy=networks.policy(kind.outputs),

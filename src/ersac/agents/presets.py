@@ -24,8 +24,14 @@ REPLAYED = ActorCritic(
     value_rate=0.4,
 )
 
+# Where the bonus of every action is known, sigma may fall faster, the policy follow more slowly, and what is far away count for more.
+EXPECTING = ActorCritic(
+    risk=Seeking(tau_least=3e-4), uncertainty=Ensemble(reward_rate=0.3), every_bonus=True, policy_rate=0.03, advantage_limit=30.0
+)
+
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": ActorCritic(risk=Seeking()),
+    "ersac-expected": EXPECTING,
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),
     "ersac-replay": REPLAYED,

@@ -111,10 +111,16 @@ class Recorder:
 
     def facts(self) -> list[SeedFacts]:
         """What happened to each seed, up to the budget."""
-        budget = self.settings.run.episodes
-        join = lambda parts: np.concatenate(parts)[:budget]
-        each = zip(self.numbers, self.goals, self.returns, self.when, strict=True)
-        return [SeedFacts(seed, join(goals), join(returns), None if self.at_sea else join(when)) for seed, goals, returns, when in each]
+        return [self._facts(place) for place in range(len(self.numbers))]
+
+    def _facts(self, place: int) -> SeedFacts:
+        run, when = self.settings.run, None if self.at_sea else np.concatenate(self.when[place])
+        count = run.episodes
+        if run.steps is not None:
+            in_time = run.steps // sea(self.settings).depth if when is None else int(np.searchsorted(when, run.steps, side="right"))
+            count = min(count, in_time)
+        goals, returns = (np.concatenate(parts[place])[:count] for parts in (self.goals, self.returns))
+        return SeedFacts(self.numbers[place], goals, returns, None if when is None else when[:count])
 
     def metrics(self) -> Metrics:
         """What the learner said of itself."""

@@ -95,6 +95,7 @@ VANILLA = line("vanilla", "vanilla", deepest=20)
 OPTIMISM = line("optimism", "optimism", deepest=100)
 BOOT_DQN = line("boot-dqn", "boot-dqn", deepest=60)
 BOOT_DQN_LARGE = line("boot-dqn-large", "boot-dqn-large", deepest=60)
+EXPECTED = line("ersac-expected", "ersac-expected")
 REPLAY = line("ersac-replay", "ersac-replay")
 REPLAY_MAX = line("ersac-replay-max", "ersac-replay-max")
 COUNTS = Line("ersac-counts", "ersac", preset("ersac", "counts"))
@@ -147,6 +148,11 @@ SWEEPS: dict[str, Sweep] = {
         (line("ersac-far", "ersac", gamma=0.999, lam=0.95, prior_scale=0.1, logit_limit=8),),
         sizes(Size((25,), 2, 5_000), Size((250,), 10, 150_000), Size((250,), 100, 1_000_000)),
         first_seed=FAR,
+    ),
+    "expected": Sweep(
+        "what it buys to know the bonus of every action",
+        (EXPECTED,),
+        sizes(Size((5, 10), 2, 1_500), Size((20, 40, 100), 20, 30_000), Size(tuple(range(10, 101, 10)), 20, 100_000)),
     ),
     "replay": Sweep(
         "episodes until solved against depth, with what is remembered and without",
