@@ -632,8 +632,8 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "lambda of_steps: of_steps[t], chance",
-        "lambda of_steps: of_steps[0], chance",
+        "lambda thrown: thrown[t], chance",
+        "lambda thrown: thrown[0], chance",
         "loops/test_loops_agree.py::test_the_loops_agree[a table, fresh]",
     ),
     Fault(

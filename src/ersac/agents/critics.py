@@ -60,7 +60,7 @@ def judge_sampled(settings: ActorCritic, v: View) -> Judged:
     j = v.told[:, 0]  # [T+1]   J(s)
     entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
     advantage, error, unit = advantages(settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus)
-    payoff = v.rho * game.payoff(v.log_pi_a, limited(settings, advantage, unit), v.bonus, v.weight, v.entropy)
+    payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy)
     return Judged(payoff, j[:-1], error, unit)
 
 
@@ -78,18 +78,18 @@ def judge_expected(settings: ActorCritic, v: View) -> Judged:
     advantage, error, unit = advantages(settings, v, j, own[0][:-1], own[1][:-1])
     above = limited(settings, stop_gradient(v.bonuses - bonus[:, None]), unit)  # [T+1, A]
     steered = jnp.sum((jnp.exp(log_pi) - pi) * above, axis=-1)  # nothing in value, the policy's direction in gradient
-    payoff = game.payoff(v.log_pi_a, limited(settings, advantage, unit), (bonus + steered)[:-1], v.weight, v.entropy)
+    payoff = game.payoff(v.log_pi_a, advantage, (bonus + steered)[:-1], v.weight, v.entropy)
     return Judged(v.rho * payoff, v.told[:-1, 0], error, unit)
 
 
 def advantages(settings: ActorCritic, v: View, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array]:
-    """K less J of the steps [T], the critic's errors [T], and the unit [] that the former count in; no gradient."""
+    """K less J of the steps [T], as far as it counts, the critic's errors [T], and the unit [] of the former; no gradient."""
     r_tau = game.optimistic_reward(v.t.reward, bonus)
     target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
     advantage, unit = target.action_value - j[:-1], stop_gradient(v.weight)
     if settings.by_spread:
         unit = jnp.maximum(unit, spread(advantage, v.t.mask))
-    return advantage, target.error, unit
+    return limited(settings, advantage, unit), target.error, unit
 
 
 def limited(settings: ActorCritic, advantage: Array, unit: Array) -> Array:

@@ -108,7 +108,7 @@ def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = Non
 def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen = config.PLAIN) -> Parts:
     """The networks, the estimator and the attitude to risk that some settings describe."""
     networks, kind = make_networks(env.observations, settings.hidden, settings.torso), make_policy(env.actions)
-    for name in ("every_action", "every_bonus"):
+    for name in ("every_action", "every_bonus", "logit_limit"):
         if getattr(settings, name) and isinstance(env.actions, Box):
             raise config.SettingsError(f"{config.option(name)} needs actions that can be counted; those of {env.name} are continuous")
     critic = critics.EVERY if settings.every_action else critics.EXPECTED if settings.every_bonus else critics.SAMPLED
@@ -121,17 +121,13 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
         critic=critic,
         kind=kind,
         lens=make_lens(settings, env, seen),
-        bound=make_bound(settings.logit_limit, env),
+        bound=make_bound(settings.logit_limit),
     )
 
 
-def make_bound(limit: int | None, env: Env | HostEnv | Spec) -> Callable[[Array], Array]:
+def make_bound(limit: int | None) -> Callable[[Array], Array]:
     """How far logits may differ."""
-    if limit is None:
-        return lambda logits: logits
-    if isinstance(env.actions, Box):
-        raise config.SettingsError(f"--logit-limit needs actions that can be counted; those of {env.name} are continuous")
-    return lambda logits: nets.bounded(logits, limit)
+    return (lambda logits: logits) if limit is None else (lambda logits: nets.bounded(logits, limit))
 
 
 def make_lens(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:

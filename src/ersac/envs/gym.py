@@ -204,7 +204,7 @@ def _coded(env: gymnasium.Env) -> gymnasium.Env:
 def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
     """The environments in this process, one stepped after the other.
 
-    Not Gymnasium's SyncVectorEnv, which takes a third of the time that CartPole takes for what every environment has to say besides.
+    Not Gymnasium's SyncVectorEnv: of what its step of a few CartPoles takes, a third is its own.
     """
     try:
         made = [make() for _ in range(envs)]

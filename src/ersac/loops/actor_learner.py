@@ -111,7 +111,7 @@ class Drawn(NamedTuple):
 def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree, t: Array) -> Drawn:
     """The actions of step t, by its part of the chance of all steps [N, T, ...]."""
     agent = _agent(settings, spec)
-    one = lambda kept, obs, chance: agent.act(learner, kept, obs, jax.tree.map(lambda of_steps: of_steps[t], chance))
+    one = lambda kept, obs, chance: agent.act(learner, kept, obs, jax.tree.map(lambda thrown: thrown[t], chance))
     action, told = jax.vmap(one)(kept, obs, chance)
     emitted = agent.emit(action)
     return Drawn(action, told, None if emitted is action else emitted)
