@@ -440,7 +440,7 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "r_tau = game.optimistic_reward(v.t.reward, bonus)",
+        "r_tau = game.optimistic_reward(rewards(settings, v, bonus), bonus)",
         "r_tau = v.t.reward",
         "test_gradient.py::test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
     ),
@@ -759,8 +759,8 @@ FAULTS = [
     # away from the sea
     Fault(
         "agents/critics.py",
-        "unit = jnp.maximum(unit, spread(advantage, v.t.mask))",
-        "unit = jnp.minimum(unit, spread(advantage, v.t.mask))",
+        "unit = jnp.maximum(unit, jnp.sqrt(mean_of_batch(jnp.square(advantage), v.t.mask)))",
+        "unit = jnp.minimum(unit, jnp.sqrt(mean_of_batch(jnp.square(advantage), v.t.mask)))",
         "agents/test_critics.py::test_what_an_action_pays_counts_and_not_how_often_it_does",
     ),
     Fault(
@@ -768,6 +768,24 @@ FAULTS = [
         "jax.lax.psum(jnp.sum(mask * x), BATCH)",
         "jnp.sum(mask * x)",
         "agents/test_critics.py::test_a_spread_is_over_the_batch_and_only_changes_the_unit",
+    ),
+    Fault(
+        "agents/critics.py",
+        "bonus + v.weight * v.entropy), v.t.mask",
+        "bonus), v.t.mask",
+        "agents/test_critics.py::test_an_end_forfeits_neither_bonus_nor_entropy[sampled]",
+    ),
+    Fault(
+        "agents/critics.py",
+        "j, reward, settings.gamma",
+        "j, v.t.reward, settings.gamma",
+        "agents/test_critics.py::test_an_end_forfeits_neither_bonus_nor_entropy[every]",
+    ),
+    Fault(
+        "agents/presets.py",
+        '"past_ends": True',
+        '"past_ends": False',
+        "loops/test_ends.py::test_a_goal_that_ends_an_episode_is_taken[True]",
     ),
     Fault(
         "agents/critics.py",

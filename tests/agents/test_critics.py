@@ -225,3 +225,33 @@ def test_what_was_never_done_has_its_bonus(float64):
     sampled, every = (jax.jit(jax.grad(payoff(judge))) for judge in (critics.judge_sampled, critics.judge_every))
     np.testing.assert_array_equal(sampled(v.logits, tempted), sampled(v.logits, v))
     assert every(v.logits, tempted)[0, other] > every(v.logits, v)[0, other] + 1
+
+
+@pytest.mark.parametrize(
+    ("judge", "told"),
+    [
+        pytest.param(critics.judge_sampled, lambda extra: jnp.zeros((4, 1)), id="sampled"),
+        pytest.param(critics.judge_expected, lambda extra: jnp.full((4, 1), -extra), id="expected"),
+        pytest.param(critics.judge_every, lambda extra: jnp.full((4, 3), -extra), id="every"),
+    ],
+)
+def test_an_end_forfeits_neither_bonus_nor_entropy(float64, judge, told):
+    """Where no step pays and all tell as much, nothing is worth anything, whether episodes end or not; else to last is worth something."""
+    tau, bonus, policy = jnp.asarray(0.3), 0.2, policies.categorical(3)
+    discounts = jnp.asarray([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+
+    def error(settings, told, discount):
+        logits, ones, action = jnp.zeros((4, 3)), jnp.ones(3), jnp.arange(3)
+        log_pi = policy.log_prob(logits[:-1], action)
+        t = Trajectory(jnp.zeros(4, int), action, 0 * ones, discount, ones, log_pi, jnp.zeros((3, 0)))
+        seen = policy.entropy(logits[:-1]), told, bonus * ones, jnp.full((4, 3), bonus), tau, ones
+        return judge(settings, critics.View(t, logits, log_pi, *seen)).error
+
+    def errors(past_ends):
+        settings = config.ActorCritic(past_ends=past_ends, gamma=0.9)
+        every = jax.vmap(lambda discount: error(settings, told(bonus + tau * np.log(3)), discount), axis_name=critics.BATCH)
+        return np.asarray(jax.jit(every)(discounts))
+
+    np.testing.assert_allclose(errors(past_ends=True), 0, atol=1e-15)
+    lasting = errors(past_ends=False)
+    assert lasting[0, 1] < lasting[1, 1] - 0.1  # where it ends there is less to come

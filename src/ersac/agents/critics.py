@@ -84,11 +84,11 @@ def judge_expected(settings: ActorCritic, v: View) -> Judged:
 
 def advantages(settings: ActorCritic, v: View, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array]:
     """K less J of the steps [T], as far as it counts, the critic's errors [T], and the unit [] of the former; no gradient."""
-    r_tau = game.optimistic_reward(v.t.reward, bonus)
+    r_tau = game.optimistic_reward(rewards(settings, v, bonus), bonus)
     target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
     advantage, unit = target.action_value - j[:-1], stop_gradient(v.weight)
     if settings.by_spread:
-        unit = jnp.maximum(unit, spread(advantage, v.t.mask))
+        unit = jnp.maximum(unit, jnp.sqrt(mean_of_batch(jnp.square(advantage), v.t.mask)))
     return limited(settings, advantage, unit), target.error, unit
 
 
@@ -97,10 +97,21 @@ def limited(settings: ActorCritic, advantage: Array, unit: Array) -> Array:
     return jnp.clip(advantage, -settings.advantage_limit * unit, settings.advantage_limit * unit)
 
 
-def spread(advantage: Array, mask: Array) -> Array:
-    """Root mean square [] over all real steps of the batch."""
+def rewards(settings: ActorCritic, v: View, bonus: Array) -> Array:
+    """Those of the steps [T], less the mean of what steps have besides, bonus and entropy, where these go on past an end.
+
+    The paper's episodes are all of one length. Where one ends sooner the next begins sooner, and has as much of both; were they forfeited,
+    not to arrive would pay for ever. In episodes of one length a constant changes nothing.
+    """
+    if not settings.past_ends:
+        return v.t.reward
+    return v.t.reward - mean_of_batch(stop_gradient(bonus + v.weight * v.entropy), v.t.mask)
+
+
+def mean_of_batch(x: Array, mask: Array) -> Array:
+    """The mean [] over all real steps of the batch."""
     over = lambda x: jax.lax.psum(jnp.sum(mask * x), BATCH)
-    return jnp.sqrt(over(jnp.square(advantage)) / jnp.maximum(1.0, over(jnp.ones_like(advantage))))
+    return over(x) / jnp.maximum(1.0, over(jnp.ones_like(x)))
 
 
 def judge_every(settings: ActorCritic, v: View) -> Judged:
@@ -109,8 +120,9 @@ def judge_every(settings: ActorCritic, v: View) -> Judged:
     pi, entropy = stop_gradient(jnp.exp(log_pi)), stop_gradient(game.entropy(log_pi))
     k = stop_gradient(v.bonuses + v.told)  # [T+1, A]
     j = jnp.sum(pi * k, axis=-1) + stop_gradient(v.weight) * entropy  # [T+1]
+    reward = rewards(settings, v, jnp.sum(pi * v.bonuses, axis=-1)[:-1])
     told = at(v.told[:-1], v.t.action)  # [T]
-    error = returns.retrace_errors(stop_gradient(told), j, v.t.reward, settings.gamma * v.t.discount, v.rho, settings.lam)
+    error = returns.retrace_errors(stop_gradient(told), j, reward, settings.gamma * v.t.discount, v.rho, settings.lam)
     climb = natural_gradient(k, log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
     steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
     payoff = v.rho * (jnp.sum(pi * v.bonuses, axis=-1) + v.weight * entropy)[:-1]  # the mean over actions of game.payoff

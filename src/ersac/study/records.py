@@ -22,7 +22,7 @@ SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.j
 FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
 # Settings that earlier records have not: unset, or off, a run is the one it was before there were any.
-ADDED = {"steps", "torso", "make", "logit_limit", "by_spread", "every_bonus"}
+ADDED = {"steps", "torso", "make", "logit_limit", "by_spread", "every_bonus", "past_ends"}
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")

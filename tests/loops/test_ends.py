@@ -1,0 +1,58 @@
+"""To arrive is better than to go round for ever, whatever there is to be earned on the way by being undecided."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from ersac import api, config
+from ersac.agents.make import make_agent
+from ersac.envs.base import Discrete, Env, Step
+from ersac.loops import on_device
+
+LIMIT, GAMMA, ALPHA = 20, 0.9, 0.4
+assert ALPHA * np.log(2) / (1 - GAMMA) > 2  # what a coin earns that is tossed for ever; the goal pays 1
+
+
+class Walk(NamedTuple):
+    age: jax.Array
+
+
+def gate() -> Env:
+    """One place: one action pays 1 and ends the episode, the other stays; the 21st step is a fake one, after the time limit's."""
+
+    def step(world, state, action, key):
+        real = state.age < LIMIT
+        left = real & (action == 0)
+        return Step(Walk(state.age + 1), jnp.where(left, 1.0, 0.0), jnp.where(real & ~left, 1.0, 0.0), left, jnp.where(real, 1.0, 0.0))
+
+    reset = lambda world, key: Walk(jnp.zeros((), jnp.int32))
+    return Env("gate", Discrete(1), Discrete(2), lambda seed: np.zeros(()), reset, lambda world, state: jnp.zeros((), jnp.int32), step)
+
+
+def solution(past_ends: bool) -> float:
+    """The probability of leaving under the Boltzmann policy [e-kpi], by value iteration of the one place."""
+    j, p = 0.0, 0.5
+    for _ in range(500):
+        p = 1 / (1 + np.exp((GAMMA * j - 1) / ALPHA))
+        entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
+        j = p + (1 - p) * GAMMA * j + (0 if past_ends else ALPHA * entropy)
+    return p
+
+
+@pytest.mark.parametrize("past_ends", [True, False])  # of which the first is what an environment gets
+def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, past_ends):
+    """Where entropy goes on past it. Else it is the rarer choice."""
+    monkeypatch.setattr(on_device, "make_env", lambda settings: gate())
+    changes = {"envs": 1, "rollout": 10, "hidden": (8,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
+        {} if past_ends else {"past_ends": False}
+    )
+    settings = config.replace_at(api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.PLAIN)
+    chunk = next(on_device.run(on_device.prepare(settings)))
+    learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
+    _, logits = make_agent(settings.learner, gate()).act(learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2))
+    to_leave = float(jax.nn.softmax(logits)[0])
+    assert (to_leave > 0.5) == past_ends
+    assert abs(to_leave - solution(past_ends)) < 0.07
