@@ -43,7 +43,8 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
 
 
 # Away from the sea chance has a say, and the discount is not the paper's: what an update sees is many environments, a few steps each.
-ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread": True, "past_ends": True}
+# Networks never come to agree as tables do: what is left of sigma where all is known would be sought for ever, so it counts half.
+ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread": True, "past_ends": True, "sigma_scale": 0.5}
 
 # There replay is what the paper makes of it, with the sampled critic: K of every action is learned too slowly where it is no table, and a
 # rate that is right where an action has one outcome is far too fast where it has many.
