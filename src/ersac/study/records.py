@@ -239,7 +239,10 @@ def read_settings(directory: Path) -> Train:
 def from_json(told: dict[str, Any]) -> Any:
     """Nested settings from plain data, whose numbers are yet to be checked."""
     kind = getattr(config, told["kind"])
-    values = {field.name: told[field.name] for field in dataclasses.fields(kind) if field.name in told or field.name not in ADDED}
+    names = {field.name for field in dataclasses.fields(kind)}
+    if unknown := told.keys() - names - {"kind", "hash"}:  # a damaged name would else be that of a setting which is not there yet
+        raise KeyError(*unknown)
+    values = {name: told[name] for name in names if name in told or name not in ADDED}
     values |= {name: config.Kept(value) for name, value in values.items() if name in FROM_PYTHON and isinstance(value, str)}
     return kind(**{name: from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
 
