@@ -91,6 +91,7 @@ class Lives:
         self.compare(directory)
 
 
+@pytest.mark.timeout(600)  # nine agents are compiled, on a machine that may have other work
 def test_sigkill_sigint_and_sigterm(tmp_path, left):
     lives = Lives(tmp_path, 300, left, seed=1)
     lives.spend([*[signal.SIGKILL] * 10, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 10])
