@@ -294,8 +294,8 @@ FAULTS = [
     ),
     Fault(
         "agents/critics.py",
-        "axis=-1) + v.weight * entropy)[:-1]",
-        "axis=-1) - v.weight * entropy)[:-1]",
+        "(bonus + v.weight * entropy[:-1])",
+        "(bonus - v.weight * entropy[:-1])",
         "agents/test_critics.py::test_tau_plays_against_the_mean_over_actions",
     ),
     # the environment

@@ -300,7 +300,7 @@ class ActorCritic:
     how much."""
     past_ends: bool = False
     """Bonus and entropy count from their mean, as if they went on past an episode's end. Else an end forfeits what is left of them, which
-    may be worth more than the goal that ends it; at sea, where all episodes are of one length, it is all the same."""
+    may be worth more than the goal that ends it; at sea, where all episodes are of one length, the solution is the same."""
     logit_limit: Annotated[int, Between(1, 1000)] | None = None
     """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
     A whole number, which is static: who only acts knows it without being told the numbers."""

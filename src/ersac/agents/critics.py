@@ -101,7 +101,7 @@ def rewards(settings: ActorCritic, v: View, bonus: Array) -> Array:
     """Those of the steps [T], less the mean of what steps have besides, bonus and entropy, where these go on past an end.
 
     The paper's episodes are all of one length. Where one ends sooner the next begins sooner, and has as much of both; were they forfeited,
-    not to arrive would pay for ever. In episodes of one length a constant changes nothing.
+    not to arrive would pay for ever. In episodes of one length a constant does not change the solution.
     """
     if not settings.past_ends:
         return v.t.reward
@@ -120,12 +120,13 @@ def judge_every(settings: ActorCritic, v: View) -> Judged:
     pi, entropy = stop_gradient(jnp.exp(log_pi)), stop_gradient(game.entropy(log_pi))
     k = stop_gradient(v.bonuses + v.told)  # [T+1, A]
     j = jnp.sum(pi * k, axis=-1) + stop_gradient(v.weight) * entropy  # [T+1]
-    reward = rewards(settings, v, jnp.sum(pi * v.bonuses, axis=-1)[:-1])
+    bonus = jnp.sum(pi * v.bonuses, axis=-1)[:-1]  # [T]   the mean over actions
+    reward = rewards(settings, v, bonus)
     told = at(v.told[:-1], v.t.action)  # [T]
     error = returns.retrace_errors(stop_gradient(told), j, reward, settings.gamma * v.t.discount, v.rho, settings.lam)
     climb = natural_gradient(k, log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
     steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
-    payoff = v.rho * (jnp.sum(pi * v.bonuses, axis=-1) + v.weight * entropy)[:-1]  # the mean over actions of game.payoff
+    payoff = v.rho * (bonus + v.weight * entropy[:-1])  # the mean over actions of game.payoff
     return Judged(payoff + stop_gradient(v.weight) * steered[:-1], told, error, stop_gradient(v.weight))
 
 
