@@ -550,8 +550,8 @@ FAULTS = [
     ),
     Fault(
         "study/life.py",
-        "                life.save(carry)\n                raise exits.Stopped",
-        "                raise exits.Stopped",
+        "                    life.save(carry)\n                    raise exits.Stopped",
+        "                    raise exits.Stopped",
         "study/test_runner.py::test_the_list_counts_a_sweep_and_what_is_under_way",
     ),
     Fault(
@@ -563,8 +563,8 @@ FAULTS = [
     # what Python and the shell offer
     Fault(
         "study/life.py",
-        "            life.recorder.add(chunk)\n",
-        "            life.recorder.add(chunk) if life.recorder.chunks else None\n",
+        "                life.recorder.add(chunk)\n",
+        "                life.recorder.add(chunk) if life.recorder.chunks else None\n",
         "test_api.py::test_train_returns_what_it_writes",
     ),
     Fault(
@@ -578,13 +578,13 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "    settings = config.with_floats(settings, numbers)\n    dice",
-        "    dice",
+        "    settings = config.with_floats(settings, numbers)\n    agent = _agent(settings, spec)\n    dice",
+        "    agent = _agent(settings, spec)\n    dice",
         "loops/test_loops_agree.py::test_the_loops_agree[a table, fresh]",
     ),
     Fault(
         "loops/actor_learner.py",
-        "                if enough.is_set():\n                    return\n",
+        "        if enough.is_set():\n            raise Enough\n",
         "",
         "loops/test_actor_learner.py::test_who_stops_early_leaves_nobody_behind",
     ),
@@ -614,8 +614,8 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "place.carry.learner, first + n))",
-        "place.carry.learner, first))",
+        "np.arange(first, first + count)",
+        "np.arange(count)",
         "loops/test_loops_agree.py::test_the_loops_agree[a table, fresh]",
     ),
     Fault(
@@ -632,8 +632,8 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "lambda thrown: thrown[t], chance",
-        "lambda thrown: thrown[0], chance",
+        "lambda thrown: thrown[r, t], chance",
+        "lambda thrown: thrown[r, 0], chance",
         "loops/test_loops_agree.py::test_the_loops_agree[a table, fresh]",
     ),
     Fault(

@@ -8,10 +8,13 @@ The functions that a run needs have the names they have in `on_device`.
 """
 
 import contextlib
+import itertools
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -33,6 +36,8 @@ from ersac.types import Array, Key, Learner, Trajectory, Tree
 
 AHEAD = 1  # rollouts that may wait for the learner; the actor is at work on one more
 PATIENCE = 0.1  # seconds after which an actor that waits looks whether it is still wanted
+SMALL = 2**13  # numbers in an array, up to which it takes longer to be handed it than to copy it
+ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # to wake another takes longer than to act
 
 
 class Carry(NamedTuple):
@@ -49,6 +54,7 @@ class Place:
     def __init__(self, env: HostEnv, seed: int, carry: Carry) -> None:
         self.env, self.seed, self.carry = env, seed, carry
         self.key = jax.random.key(seed)
+        self.newest: Acting | None = None  # replaced as a whole, so that nobody who takes it sees half of a change
         self.obs: np.ndarray | None = None  # [N, ...]
         self.kept: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
@@ -57,7 +63,7 @@ class Place:
 class Calls(NamedTuple):
     """What is compiled: the functions below that begin with an underscore, each for settings and an environment that are known."""
 
-    acting: Callable[[Learner], Learner]  # the agent's, which is not
+    pack: Any
     begin: Any
     throw: Any
     act: Any
@@ -70,8 +76,8 @@ class Calls(NamedTuple):
 def calls(static: config.Train, spec: Spec) -> Calls:
     """Bound once: to find them by their settings at every step would take longer than to act."""
     bound = lambda function, **options: jax.jit(partial(function, static, spec), **options)
-    compiled = (bound(_begin), bound(_throw), bound(_act), bound(_joined), bound(_learn, donate_argnums=2), bound(_renewed))
-    return Calls(_agent(static, spec).acting, *compiled)
+    act = bound(_act, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
+    return Calls(bound(_pack), bound(_begin), bound(_throw), act, bound(_joined), bound(_learn, donate_argnums=2), bound(_renewed))
 
 
 class Program(NamedTuple):
@@ -80,7 +86,7 @@ class Program(NamedTuple):
     settings: config.Train
     spec: Spec
     calls: Calls
-    numbers: dict[str, float]  # that are traced
+    numbers: dict[str, Array]  # that are traced
     seeds: tuple[int, ...]
     places: list[Place]
     carry: list[Carry]
@@ -93,11 +99,68 @@ def _begin(settings: config.Train, spec: Spec, learner: Learner, key: Key) -> Tr
     return jax.vmap(lambda key: agent.begin(learner, jax.random.split(key)[1]))(env_keys(key, spec.envs))
 
 
-def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: Key, rollout: Array) -> tuple[Tree, Tree]:
-    """What decides the actions of a rollout, and the noise that goes with it: as large as the numbers say."""
+@partial(jax.tree_util.register_dataclass, data_fields=("small", "large"), meta_fields=("structure", "shapes"))
+@dataclass(frozen=True)
+class Packed:
+    """The arrays of who acts: a compiled call takes longer for every one that it is handed, and acting is little else."""
+
+    small: dict[str, Array]  # all of one type, one after the other
+    large: list[Array]  # as they are
+    structure: Any  # of the tree that they were
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # the type and shape of every array in it
+
+
+def packed(tree: Tree) -> Packed:
+    """A tree of arrays in few of them."""
+    leaves, structure = jax.tree.flatten(tree)
+    small: dict[str, list[Array]] = {}
+    large = []
+    for leaf in leaves:
+        if leaf.size > SMALL:
+            large.append(leaf)
+        else:
+            small.setdefault(str(leaf.dtype), []).append(leaf.ravel())
+    joined = {dtype: jnp.concatenate(each) for dtype, each in small.items()}
+    return Packed(joined, large, structure, tuple((str(leaf.dtype), leaf.shape) for leaf in leaves))
+
+
+def unpacked(arrays: Packed) -> Tree:
+    """The tree that was packed."""
+    taken, large = dict.fromkeys(arrays.small, 0), iter(arrays.large)
+
+    def leaf(dtype: str, shape: tuple[int, ...]) -> Array:
+        size = math.prod(shape)
+        if size > SMALL:
+            return next(large)
+        taken[dtype] += size
+        return arrays.small[dtype][taken[dtype] - size : taken[dtype]].reshape(shape)
+
+    return arrays.structure.unflatten([leaf(*each) for each in arrays.shapes])
+
+
+class Acting(NamedTuple):
+    """The newest parameters, and what of them acting asks for."""
+
+    learner: Learner
+    packed: Packed
+
+
+def _pack(settings: config.Train, spec: Spec, learner: Learner) -> Packed:
+    return packed(_agent(settings, spec).acting(learner))
+
+
+class Thrown(NamedTuple):
+    """The dice of R rollouts: drawn together, because one at a time a call would take longer than what it does."""
+
+    chance: Tree  # [R, N, T, ...]  what decides the actions
+    noise: Tree  # [R, N, T, ...]   what goes with them to the learner, on the host; as large as the numbers say
+
+
+def _throw(settings: config.Train, spec: Spec, numbers: dict[str, Array], key: Key, rollouts: Array) -> Thrown:
     settings = config.with_floats(settings, numbers)
-    dice = throw_all(settings.learner, _agent(settings, spec), spec.envs, jax.random.fold_in(key, rollout))
-    return dice.chance, dice.noise
+    agent = _agent(settings, spec)
+    dice = jax.vmap(lambda rollout: throw_all(settings.learner, agent, spec.envs, jax.random.fold_in(key, rollout)))(rollouts)
+    return Thrown(dice.chance, dice.noise)
 
 
 class Drawn(NamedTuple):
@@ -108,11 +171,11 @@ class Drawn(NamedTuple):
     emitted: Array | None  # as the environment takes it, where that is something else
 
 
-def _act(settings: config.Train, spec: Spec, learner: Learner, kept: Tree, obs: Array, chance: Tree, t: Array) -> Drawn:
-    """The actions of step t, by its part of the chance of all steps [N, T, ...]."""
-    agent = _agent(settings, spec)
-    one = lambda kept, obs, chance: agent.act(learner, kept, obs, jax.tree.map(lambda thrown: thrown[t], chance))
-    action, told = jax.vmap(one)(kept, obs, chance)
+def _act(settings: config.Train, spec: Spec, acting: Packed, kept: Tree, obs: Array, chance: Tree, r: Array, t: Array) -> Drawn:
+    """The actions of step t of rollout r, by its part of the chance of all [R, N, T, ...]."""
+    agent, learner = _agent(settings, spec), unpacked(acting)
+    one = lambda kept, obs, chance: agent.act(learner, kept, obs, jax.tree.map(lambda thrown: thrown[r, t], chance))
+    action, told = jax.vmap(one, in_axes=(0, 0, 1))(kept, obs, chance)
     emitted = agent.emit(action)
     return Drawn(action, told, None if emitted is action else emitted)
 
@@ -134,13 +197,13 @@ def _learn(
     newest: Trajectory,
     key: Key,
     rollout: Array,
-) -> tuple[Learner, Tree, Metrics, Metrics]:
+) -> tuple[Learner, Packed, Tree, Metrics, Metrics]:
     """Learn from new rollouts. What is kept is given away; the parameters are not, somebody may be acting with them."""
     settings = config.with_floats(settings, numbers)
     agent, feed = _agent(settings, spec), make_feed(settings.learner)
     key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
     learner, food, metrics = learn(agent, feed, learner, food, newest, key)
-    return learner, food, metrics, guard.watch(newest, learner)
+    return learner, packed(agent.acting(learner)), food, metrics, guard.watch(newest, learner)
 
 
 def _agent(settings: config.Train, spec: Spec) -> Agent:
@@ -175,7 +238,8 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
 def assembled(settings: config.Train, spec: Spec, places: list[Place]) -> Program:
     """A run of those places, nothing of which is compiled yet."""
     seeds, carry = tuple(place.seed for place in places), [place.carry for place in places]
-    return Program(settings, spec, calls(program_of(settings), spec), config.floats(settings), seeds, places, carry, 0.0)
+    numbers = {name: jnp.asarray(number) for name, number in config.floats(settings).items()}  # put on the device once
+    return Program(settings, spec, calls(program_of(settings), spec), numbers, seeds, places, carry, 0.0)
 
 
 def size_of(spec: Spec) -> config.Size:
@@ -221,38 +285,47 @@ def _warm_up(program: Program) -> None:
     """Compile everything before the first step is counted."""
     settings, place, compiled = program.settings, program.places[0], program.calls
     blank = _blank(settings, program.spec)
-    chance, _ = compiled.throw(program.numbers, place.key, 0)
-    learner = compiled.acting(place.carry.learner)
+    learner = place.carry.learner
+    thrown = compiled.throw(program.numbers, place.key, np.arange(config.rollouts_per_chunk(settings)))
     kept = compiled.begin(learner, jax.random.fold_in(place.key, START))
-    drawn = compiled.act(learner, kept, blank.obs[:, 0], chance, 0)
+    drawn = compiled.act(compiled.pack(learner), kept, blank.obs[:, 0], thrown.chance, 0, 0)
     length = settings.learner.rollout
     compiled.joined([drawn.told] * length, [drawn.action] * length)
     food = jax.tree.map(jnp.copy, place.carry.food)
     compiled.learn(program.numbers, place.carry.learner, food, blank, place.key, 0)
 
 
-def act(program: Program, place: Place, learner: Learner, rollout: int) -> tuple[Trajectory, Episodes]:
-    """T steps in every environment of a place with one set of parameters."""
-    compiled, length = program.calls, program.settings.learner.rollout
-    learner = compiled.acting(learner)
+Acted = tuple[Trajectory, Episodes]
+
+
+class Enough(Exception):
+    """Nobody wants the rollout that is under way."""
+
+
+def act(program: Program, place: Place, thrown: Thrown, first: int, r: int, enough: threading.Event) -> Acted:
+    """T steps in every environment of a place with its newest parameters: rollout `first + r`, with the r-th of the dice."""
+    compiled, length, rollout, acting = program.calls, program.settings.learner.rollout, first + r, place.newest
+    assert acting is not None
     if place.obs is None:
         place.obs = place.env.reset(place.seed if rollout == 0 else hash((place.seed, rollout)) % 2**31)
-        place.kept = compiled.begin(learner, jax.random.fold_in(place.key, START))
-    chance, noise = compiled.throw(program.numbers, place.key, rollout)
+        place.kept = compiled.begin(acting.learner, jax.random.fold_in(place.key, START))
+    keeps = bool(jax.tree.leaves(place.kept))
     obs, steps, actions, told = [place.obs], [], [], []
     for t in range(length):
-        drawn = compiled.act(learner, place.kept, place.obs, chance, t)
+        if enough.is_set():
+            raise Enough
+        drawn = compiled.act(acting.packed, place.kept, place.obs, thrown.chance, r, t)
         actions.append(drawn.action)
         told.append(drawn.told)
         step = place.env.step(np.asarray(drawn.action if drawn.emitted is None else drawn.emitted))
         place.obs = step.obs
         obs.append(step.obs)
         steps.append(step)
-        if jax.tree.leaves(place.kept) and step.ended.any():
-            place.kept = compiled.renewed(learner, place.kept, place.key, rollout, t, step.ended)
+        if keeps and step.ended.any():
+            place.kept = compiled.renewed(acting.learner, place.kept, place.key, rollout, t, step.ended)
     joined, log_mu = compiled.joined(told, actions)
-    dtype = log_mu.dtype
-    column = lambda name: of_steps((getattr(step, name) for step in steps), dtype)
+    column = lambda name: of_steps((getattr(step, name) for step in steps), log_mu.dtype)
+    noise = jax.tree.map(lambda thrown: thrown[r], thrown.noise)
     trajectory = Trajectory(of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
     return trajectory, _episodes(place, steps)
 
@@ -290,15 +363,23 @@ class Failure(NamedTuple):
     error: BaseException
 
 
-def acted(program: Program, place: Place, count: int) -> Generator[tuple[Trajectory, Episodes]]:
-    """The next `count` rollouts of a place, each acted with the parameters that are newest when it begins."""
-    first = int(place.carry.rollouts)
+def acted(program: Program, place: Place, count: int) -> Generator[Acted]:
+    """The rollouts of a place, without end, each acted with the parameters that are newest when it begins; dice are thrown for `count`."""
+    learner, begun = place.carry.learner, int(place.carry.rollouts)
+    place.newest = Acting(learner, program.calls.pack(learner))
+    enough = threading.Event()
+
+    def each() -> Iterator[Acted]:
+        for first in itertools.count(begun, count):
+            thrown = program.calls.throw(program.numbers, place.key, np.arange(first, first + count))
+            thrown = thrown._replace(noise=jax.tree.map(np.asarray, thrown.noise))
+            yield from (act(program, place, thrown, first, r, enough) for r in range(count))
+
     assert isinstance(program.settings.env, config.Gym)
     if program.settings.env.lockstep:
-        yield from (act(program, place, place.carry.learner, first + n) for n in range(count))
+        yield from each()
         return
     done: queue.Queue[Any] = queue.Queue(AHEAD)
-    enough = threading.Event()
 
     def hand_over(found: Any) -> None:
         """Wait until there is room, or nobody who wants it."""
@@ -309,17 +390,17 @@ def acted(program: Program, place: Place, count: int) -> Generator[tuple[Traject
 
     def work() -> None:
         try:
-            for n in range(count):
-                if enough.is_set():
-                    return
-                hand_over(act(program, place, place.carry.learner, first + n))
+            for found in each():
+                hand_over(found)
+        except Enough:
+            return
         except BaseException as error:
             hand_over(Failure(error))
 
     actor = threading.Thread(target=work, name="actor", daemon=True)
     actor.start()
     try:
-        for _ in range(count):
+        while True:
             found = done.get()
             if isinstance(found, Failure):
                 raise found.error
@@ -329,31 +410,34 @@ def acted(program: Program, place: Place, count: int) -> Generator[tuple[Traject
         actor.join()
 
 
-def advance(program: Program, place: Place, count: int) -> list[tuple[Episodes, Metrics, Metrics]]:
-    """Learn from the next `count` rollouts of a place; what each of them brought."""
-    brought = []
-    with contextlib.closing(acted(program, place, count)) as rollouts_acted:  # whatever happens here, nobody acts on
-        for trajectory, episodes in rollouts_acted:
-            learner, food, rollouts = place.carry
-            learner, food, metrics, seen = program.calls.learn(program.numbers, learner, food, trajectory, place.key, rollouts)
-            jax.block_until_ready(learner)  # an actor that took parameters under way would wait for them
-            place.carry = Carry(learner, food, rollouts + 1)
-            brought.append((episodes, metrics, seen))
-    return brought
+def learned(program: Program, place: Place, found: Acted) -> tuple[Episodes, Metrics, Metrics]:
+    """Learn from a rollout of a place; what it brought. In few words: while one thread speaks Python, the other waits."""
+    trajectory, episodes = found
+    learner, food, rollouts = place.carry
+    learner, acting, food, metrics, seen = program.calls.learn(program.numbers, learner, food, trajectory, place.key, rollouts)
+    jax.block_until_ready(acting)  # an actor that took parameters under way would wait for them
+    place.newest, place.carry = Acting(learner, acting), Carry(learner, food, rollouts + 1)
+    return episodes, metrics, seen
 
 
-def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Iterator[Chunk]:
-    """Run chunk after chunk, without end, as `on_device.run` does; seeds take turns."""
+def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Generator[Chunk]:
+    """Run chunk after chunk, without end, as `on_device.run` does; seeds take turns.
+
+    Whoever acts goes on between chunks, and until this is closed.
+    """
     done, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
-    while True:
-        began = time.perf_counter()
-        brought = [advance(program, place, count) for place in program.places]
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought))
-        facts, metrics, seen = stacked
-        for alarm in guard.alarms(seen, metrics, program.settings.learner.rollout):
-            spoilt(alarm.seed, complaint(program, alarm, done))
-        done += count
-        yield Chunk(facts, metrics, [place.carry for place in program.places], time.perf_counter() - began)
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(contextlib.closing(acted(program, place, count))) for place in program.places]
+        while True:
+            began = time.perf_counter()
+            turns = zip(program.places, streams, strict=True)
+            brought = [[learned(program, place, found) for found in itertools.islice(stream, count)] for place, stream in turns]
+            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought))
+            facts, metrics, seen = stacked
+            for alarm in guard.alarms(seen, metrics, program.settings.learner.rollout):
+                spoilt(alarm.seed, complaint(program, alarm, done))
+            done += count
+            yield Chunk(facts, metrics, [place.carry for place in program.places], time.perf_counter() - began)
 
 
 def layout(program: Program) -> dict[str, str | int]:

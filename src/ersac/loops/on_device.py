@@ -4,7 +4,7 @@ Seeds are shared out among the cores and vmapped on each; they never talk to one
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -228,7 +228,7 @@ def refuse(place: int, complaint: str) -> None:
     raise NonFinite(f"{complaint}; nothing of it was saved")
 
 
-def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Iterator[Chunk]:
+def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Generator[Chunk]:
     """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough.
 
     `spoilt` is told the place of every seed of a chunk that holds a bad number, and which; it cannot spread to another seed.

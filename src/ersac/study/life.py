@@ -1,5 +1,6 @@
 """A run under way: from its start or its last checkpoint, chunk after chunk, to its end. A sweep's batch is lived through just so."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,24 +103,25 @@ def loop_of(settings: Train) -> Any:
 
 def live(life: Life, screen: display.Display, following: Sequence[Tracker], caught: Callable[[], int]) -> Any:
     """Chunk after chunk until it is enough; returns the last carry, which has been saved."""
-    carry, chunks = life.program.carry, loop_of(life.order.settings).run(life.program, life.spoilt)
+    carry, run = life.program.carry, loop_of(life.order.settings).run(life.program, life.spoilt)
     try:
-        while not life.recorder.enough():
-            if number := caught():
-                life.save(carry)
-                raise exits.Stopped(number, f"stopped; {life.order.go_on}")
-            chunk = next(chunks)
-            carry = chunk.carry
-            life.running += chunk.seconds
-            life.recorder.add(chunk)
-            screen.show(life.recorder.status(life.spent().running))
-            for tracker in following:
-                tracker.follow(life.recorder)
-            if life.order.alone and life.recorder.wants_moment():
-                life.recorder.add_moment(moment(life, carry))
-            if life.keeper.due():
-                life.save(carry)
-        life.save(carry)
+        with contextlib.closing(run) as chunks:  # whatever happens here, nobody acts on
+            while not life.recorder.enough():
+                if number := caught():
+                    life.save(carry)
+                    raise exits.Stopped(number, f"stopped; {life.order.go_on}")
+                chunk = next(chunks)
+                carry = chunk.carry
+                life.running += chunk.seconds
+                life.recorder.add(chunk)
+                screen.show(life.recorder.status(life.spent().running))
+                for tracker in following:
+                    tracker.follow(life.recorder)
+                if life.order.alone and life.recorder.wants_moment():
+                    life.recorder.add_moment(moment(life, carry))
+                if life.keeper.due():
+                    life.save(carry)
+            life.save(carry)
     except exits.EXPECTED:
         raise
     except Exception as error:
