@@ -577,6 +577,18 @@ FAULTS = [
         "cli.py", "code = exits.code_of(error)", "code = exits.SETTINGS", "reliability/test_resume.py::test_damaged_settings_are_one_line"
     ),
     Fault(
+        "envs/gym.py",
+        "    threading.Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()\n",
+        "",
+        "reliability/test_workers.py::test_no_worker_outlives_a_learner_that_was_killed",
+    ),
+    Fault(
+        "envs/gym.py",
+        "if array.shape[1:] != shape:",
+        "if array.ndim != 1 + len(shape):",
+        "reliability/test_workers.py::test_what_becomes_of_a_worker_is_told_in_one_line[shape]",
+    ),
+    Fault(
         "loops/actor_learner.py",
         "    settings = config.with_floats(settings, numbers)\n    agent = _agent(settings, spec)\n    dice",
         "    agent = _agent(settings, spec)\n    dice",

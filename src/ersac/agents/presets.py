@@ -50,10 +50,16 @@ ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread
 # rate that is right where an action has one outcome is far too fast where it has many.
 REPLAYED_ABROAD = ActorCritic(risk=Seeking(), uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5), feed=Replay())
 
-PRESETS_ABROAD = {
-    agent: config.override(learner, **ABROAD) if isinstance(learner, ActorCritic) else learner
-    for agent, learner in (PRESETS | {"ersac-replay": REPLAYED_ABROAD}).items()
-}
+
+def abroad(learner: ActorCritic | BootDQN) -> ActorCritic | BootDQN:
+    """A named agent as it is away from the sea; sixteen environments bring as many rollouts at once, and four times the updates follow."""
+    if not isinstance(learner, ActorCritic):
+        return learner
+    more = {"updates": 4 * learner.feed.updates} if isinstance(learner.feed, Replay) else {}
+    return config.override(learner, **ABROAD, **more)
+
+
+PRESETS_ABROAD = {agent: abroad(learner) for agent, learner in (PRESETS | {"ersac-replay": REPLAYED_ABROAD}).items()}
 
 
 def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env: config.Environment = AT_SEA) -> ActorCritic | BootDQN:

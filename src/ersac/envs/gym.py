@@ -11,12 +11,14 @@ import importlib
 import itertools
 import math
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ TABLE_LIMIT = 100_000  # up to so many states several whole numbers become one, 
 GRIDS = ("MiniGrid-", "BabyAI-")  # ids of minigrid
 SUCCESS = ("is_success", "success")  # where an environment's info says that an episode reached its goal
 CLOSE_SECONDS = 5.0  # that workers are given to leave
+ANSWER_SECONDS = 300.0  # that a worker is given to answer: its environments may have to start a game first
 
 Make = Callable[[], gymnasium.Env]
 Encode = Callable[[Any], np.ndarray]  # what Gymnasium has of N environments -> [N, ...], always a new array
@@ -216,7 +219,12 @@ def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
     observations, begun, slid = stacked(single, frames, name)
     ended = np.zeros(envs, bool)  # on the step before, so that the next one is fake
     window = np.zeros(0)  # what was observed last, with its history
-    joined = lambda obs: encode(_joined_as(space, obs))
+
+    def joined(obs: Sequence[Any]) -> np.ndarray:
+        array, shape = encode(_joined_as(space, obs)), getattr(single, "shape", ())
+        if array.shape[1:] != shape:
+            raise ValueError(f"an observation has the shape {array.shape[1:]}, and its space {shape}")
+        return array
 
     def reset(seed: int) -> np.ndarray:
         nonlocal ended, window
@@ -386,6 +394,7 @@ def _work(share: _Share, pipe: Connection) -> None:
     for number in SIGNALS:  # who holds it decides when it is enough. Not SIG_IGN, which programs that an environment starts would inherit
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     with contextlib.suppress(EOFError, OSError), contextlib.ExitStack() as stack:
         try:
             env = _here(share.make.fn, share.name, share.envs.stop - share.envs.start, share.frames)
@@ -404,9 +413,18 @@ def _work(share: _Share, pipe: Connection) -> None:
             pipe.send(error)
 
 
+def _leave_with(parent: Any) -> None:
+    """Be gone as soon as the learner is, even where an environment never answers again."""
+    wait([parent.sentinel])
+    os._exit(1)
+
+
 def _answer(name: str, process: BaseProcess, pipe: Connection) -> Any:
     """What a worker says; what it could not do is raised here."""
     try:
+        if not pipe.poll(ANSWER_SECONDS):
+            process.kill()
+            raise Resumable(f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: look for what its step or reset waits for")
         answer = pipe.recv()
     except (EOFError, OSError) as error:
         process.join(CLOSE_SECONDS)
