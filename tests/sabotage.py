@@ -576,6 +576,20 @@ FAULTS = [
     Fault(
         "cli.py", "code = exits.code_of(error)", "code = exits.SETTINGS", "reliability/test_resume.py::test_damaged_settings_are_one_line"
     ),
+    Fault("study/compare.py", 'side="right"', 'side="left"', "study/test_compare.py::test_a_curve_is_known_from_its_first_episode_on"),
+    Fault("study/compare.py", "below[-1] + 1", "below[0] + 1", "study/test_compare.py::test_who_is_there_stays_there"),
+    Fault(
+        "study/verdicts.py",
+        "0.5 * (above == 0)",
+        "1.0 * (above == 0)",
+        "study/test_compare.py::test_the_probability_of_improvement_counts_pairs_and_halves_ties",
+    ),
+    Fault(
+        "study/verdicts.py",
+        "np.minimum(episode, RELIABLE_WINDOW)",
+        "np.minimum(episode, RELIABLE_WINDOW - 1)",
+        "study/test_compare.py::test_running_means_are_those_of_slices",
+    ),
     Fault(
         "envs/gym.py",
         "    threading.Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()\n",

@@ -30,6 +30,7 @@ USAGE = """usage: ersac COMMAND ...
   ersac sweep NAME [--scale smoke|desk|paper ...]          many runs, or those that are missing; `ersac sweep` lists them
   ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweeps; `ersac figure` lists them
   ersac runs [DIR]                                         the runs and sweeps below a directory, and the state of each
+  ersac compare RUN [RUN ...]                              agents side by side: returns after as many steps, with intervals
   ersac export RUN [RUN ...] --to FILE [--what TABLE]      the records as a tidy table, FILE.csv or FILE.parquet
   ersac theory [deep-sea] [--depth N --agent NAME ...]     the paper's exact half, run and drawn
   ersac bench [--quick --json ...]                         how fast this is, beside others, as ratios
@@ -145,6 +146,15 @@ class RunsCommand:
 
 
 @dataclass(frozen=True)
+class CompareCommand:
+    """What agents come to after as many steps in the same environment: the first one of each beside the others."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """The runs' directories; those of one agent in one environment count together."""
+    manner: Manner = Manner()
+
+
+@dataclass(frozen=True)
 class ExportCommand:
     """Write the records of runs that have ended as one tidy table."""
 
@@ -183,6 +193,7 @@ Command = TypeVar(
     SweepCommand,
     FigureCommand,
     RunsCommand,
+    CompareCommand,
     ExportCommand,
     TheoryCommand,
     TheorySeaCommand,
@@ -214,6 +225,7 @@ def dispatch(argv: list[str]) -> int:
         "sweep": sweep,
         "figure": figure,
         "runs": runs,
+        "compare": compare,
         "export": export,
         "theory": theory,
         "bench": bench,
@@ -384,6 +396,21 @@ def runs(argv: list[str]) -> int:
     return finish(listing.as_json(found), command.manner)
 
 
+def compare(argv: list[str]) -> int:
+    """`ersac compare RUN [RUN ...]`."""
+    command = parse(CompareCommand(), "ersac compare", "compare", argv)
+    if not command.runs:
+        raise SettingsError("which runs? ersac compare RUN [RUN ...]")
+
+    from ersac import display
+    from ersac.study import compare as comparing
+
+    told = comparing.compare(command.runs, display.note)
+    if not command.manner.quiet:
+        tell_comparisons(told)
+    return finish(comparing.as_json(told), command.manner)
+
+
 def export(argv: list[str]) -> int:
     """`ersac export RUN [RUN ...] --to FILE`."""
     command = parse(ExportCommand(), "ersac export", "export", argv)
@@ -484,6 +511,18 @@ def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
             str(row["seed"]), *("-" if count is None else f"{count:,.4g}" if isinstance(count, float) else f"{count:,}" for count in counts)
         )
     Console().print(table)
+
+
+def tell_comparisons(told: list[Any]) -> None:
+    """Say how agents compare, three lines a pair."""
+    for each in told:
+        sides = [(each.agent, each.seeds, each.score, each.low, each.high)]
+        sides.append((each.other, each.other_seeds, each.other_score, each.other_low, each.other_high))
+        print(f"{each.env} after {each.steps:,} steps: return of the last 100 episodes, median over seeds (95 %)")
+        for agent, seeds, score, low, high in sides:
+            print(f"  {agent:<16}  {score:.4g} ({low:.4g} to {high:.4g})  {seeds} seeds")
+        there = "is not there" if each.steps_to_other is None else f"is there for good after {each.steps_to_other:,} steps"
+        print(f"  {each.agent} is above in {each.improvement:.0%} of pairs of seeds, and {there}", flush=True)
 
 
 def tell_runs(found: list[Any]) -> None:

@@ -76,12 +76,31 @@ def of_returns(facts: Any) -> dict[str, float | int | None]:
     """What a seed's returns come to: the mean of the last hundred, the best mean of a hundred, and the steps by which it was solved."""
     if not len(facts.returns):
         return {"mean_return": None, "best_mean_return": None, "solved_steps": None}
-    total = np.concatenate([[0.0], np.cumsum(facts.returns, dtype=float)])
-    window = min(RELIABLE_WINDOW, len(facts.returns))
-    means = (total[window:] - total[:-window]) / window
+    means = running_means(facts.returns)[min(RELIABLE_WINDOW, len(facts.returns)) - 1 :]
     solved = solved_reliable(facts.goals)
     steps = None if solved is None or facts.steps is None else int(facts.steps[solved - 1])
     return {"mean_return": float(means[-1]), "best_mean_return": float(means.max()), "solved_steps": steps}
+
+
+def running_means(returns: np.ndarray) -> np.ndarray:
+    """After each episode the mean of the last hundred returns, or of as many as there are."""
+    total = np.concatenate([[0.0], np.cumsum(returns, dtype=float)])
+    episode = np.arange(1, len(total))
+    window = np.minimum(episode, RELIABLE_WINDOW)
+    return (total[1:] - total[episode - window]) / window
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a median over seeds, by resampling them."""
+    draws = np.random.default_rng(0).choice(list(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The share of pairs of seeds in which ours is above; a tie is half a pair (Agarwal et al. 2021)."""
+    above = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
+    return float(np.mean((above > 0) + 0.5 * (above == 0)))
 
 
 def every(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:

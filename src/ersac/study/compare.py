@@ -1,0 +1,98 @@
+"""Agents side by side: what their returns come to after as many steps in the same environment. No jax here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ersac import config
+from ersac.config import SettingsError
+from ersac.study import export, verdicts
+from ersac.study.records import SeedFacts
+
+POINTS = 1000  # at which curves are read
+
+
+class Curve(NamedTuple):
+    """One seed: the mean of its last hundred returns after so many steps."""
+
+    steps: np.ndarray  # [episodes]
+    means: np.ndarray  # [episodes]
+    end: int  # the steps that it had in all
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        """Read at those steps; nothing is known before the first episode has ended."""
+        ended = np.searchsorted(self.steps, steps, side="right")
+        return np.where(ended > 0, self.means[np.maximum(ended, 1) - 1], np.nan)
+
+
+class Comparison(NamedTuple):
+    """One agent beside another in one environment, after as many steps; scores are medians over seeds, with 95 % intervals."""
+
+    env: str
+    steps: int
+    agent: str
+    seeds: int
+    score: float
+    low: float
+    high: float
+    other: str
+    other_seeds: int
+    other_score: float
+    other_low: float
+    other_high: float
+    improvement: float  # the probability that a seed of the first is above one of the other
+    steps_to_other: int | None  # by which the first is at the other's score, and stays there
+
+
+def compare(directories: Sequence[Path], note: Callable[[str], None]) -> list[Comparison]:
+    """The first agent of each environment beside each other one. A run that cannot be read is noted, and the others go on."""
+    found: dict[str, dict[str, list[Curve]]] = {}
+    for directory in directories:
+        try:
+            run = export.read(directory)
+        except (SettingsError, OSError) as error:
+            note(f"left out: {error}")
+            continue
+        env = run.settings.env
+        name = f"deep-sea, depth {env.depth}" if isinstance(env, config.DeepSea) else config.named(env)
+        curves = found.setdefault(name, {}).setdefault(run.settings.agent, [])
+        curves += [curve_of(facts, run.settings) for facts in run.seeds if len(facts.returns)]
+    told = [each for env, agents in found.items() for each in _beside(env, agents)]
+    if not told:
+        raise SettingsError("nothing to compare: name runs of two agents in one environment, each of which has ended an episode")
+    return told
+
+
+def curve_of(facts: SeedFacts, settings: config.Train) -> Curve:
+    """What one seed's episodes came to."""
+    steps = np.arange(1, len(facts.returns) + 1) * config.sea(settings).depth if facts.steps is None else facts.steps
+    budget = None if settings.run.stop_when_solved else settings.run.steps
+    return Curve(steps, verdicts.running_means(facts.returns), int(steps[-1]) if budget is None else budget)
+
+
+def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
+    (agent, ours), *others = ((name, curves) for name, curves in agents.items() if curves)
+    for other, theirs in others:
+        steps = min(curve.end for curve in (*ours, *theirs))
+        when = np.linspace(0, steps, POINTS + 1)[1:]
+        median = lambda curves, when=when: np.median([curve.at(when) for curve in curves], axis=0)
+        ends = [[float(curve.at(np.array(steps))) for curve in curves] for curves in (ours, theirs)]
+        first, second = (float(np.median(end)) for end in ends)
+        interval, other_interval = (verdicts.median_interval(end) for end in ends)
+        better = verdicts.probability_of_improvement(*ends)
+        sides = (agent, len(ours), first, *interval, other, len(theirs), second, *other_interval)
+        yield Comparison(env, steps, *sides, better, steps_to_stay(when, median(ours), second))
+
+
+def steps_to_stay(steps: np.ndarray, curve: np.ndarray, level: float) -> int | None:
+    """The first of some steps from which on a curve is never below a level again."""
+    below = np.flatnonzero(~(curve >= level))
+    first = 0 if not len(below) else below[-1] + 1
+    return int(steps[first]) if first < len(steps) else None
+
+
+def as_json(told: list[Comparison]) -> dict[str, Any]:
+    """All of it as plain data."""
+    return {"comparisons": [each._asdict() for each in told]}

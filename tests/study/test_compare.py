@@ -1,0 +1,76 @@
+"""Agents side by side: by hand, and the records that came with the source."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ersac import cli
+from ersac.study import compare, verdicts
+
+ABROAD = Path(__file__).parents[2] / "results" / "abroad"
+
+
+def test_running_means_are_those_of_slices():
+    returns = np.random.default_rng(0).normal(size=250)
+    slices = [returns[max(0, n - 100) : n].mean() for n in range(1, 251)]
+    np.testing.assert_allclose(verdicts.running_means(returns), slices, rtol=1e-12)
+    assert len(verdicts.running_means(np.zeros(0))) == 0
+
+
+def test_the_probability_of_improvement_counts_pairs_and_halves_ties():
+    assert verdicts.probability_of_improvement([1, 2], [0, 2, 3]) == pytest.approx((1 + 1 + 0.5) / 6)
+    assert verdicts.probability_of_improvement([5], [1, 2]) == 1
+
+
+def test_the_interval_of_a_median_covers_it():
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(300):
+        low, high = verdicts.median_interval(rng.normal(size=9))
+        assert low < high
+        covered += low <= 0 <= high
+    assert 0.9 <= covered / 300 <= 0.995
+
+
+def test_a_curve_is_known_from_its_first_episode_on():
+    curve = compare.Curve(np.array([10, 20, 40]), np.array([1.0, 2.0, 3.0]), 50)
+    np.testing.assert_array_equal(curve.at(np.array([9, 10, 19, 20, 45])), [np.nan, 1, 1, 2, 3])
+
+
+def test_who_is_there_stays_there():
+    steps = np.arange(1, 6)
+    assert compare.steps_to_stay(steps, np.array([0.0, 3, 1, 2, 3]), 2) == 4
+    assert compare.steps_to_stay(steps, np.array([2.0, 2, 2, 2, 2]), 2) == 1
+    assert compare.steps_to_stay(steps, np.array([np.nan, 2, 2, 2, 2]), 2) == 2
+    assert compare.steps_to_stay(steps, np.array([3.0, 3, 3, 3, 1]), 2) is None
+
+
+def told(capsys, *argv):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["compare", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return stop.value.code, out.splitlines(), err.splitlines()
+
+
+def test_the_records_of_a_grid_say_what_the_docs_say(capsys):
+    """The median, and each pair of eight and eight seeds, recomputed from what the summaries hold."""
+    runs = {agent: sorted(ABROAD.glob(f"Empty-16x16-{agent}-*")) for agent in ("ersac", "vanilla")}
+    code, out, err = told(capsys, *runs["ersac"], "gone", *runs["vanilla"], "--json")
+    assert (code, err) == (0, ["ersac: left out: cannot read gone/settings.json: No such file or directory"])
+    (found,) = json.loads(out[-1])["comparisons"]
+    ends = {agent: [json.loads((run / "summary.json").read_text())["mean_return"][0] for run in those] for agent, those in runs.items()}
+    assert (found["agent"], found["other"], found["seeds"], found["other_seeds"], found["steps"]) == ("ersac", "vanilla", 8, 8, 200_000)
+    assert found["score"] == pytest.approx(np.median(ends["ersac"]), rel=1e-5)
+    assert found["other_score"] == pytest.approx(np.median(ends["vanilla"]), rel=1e-5)
+    assert found["improvement"] == np.mean([one > another for one in ends["ersac"] for another in ends["vanilla"]])
+    assert min(ends["ersac"]) - 1e-6 <= found["low"] < found["score"] < found["high"] <= max(ends["ersac"]) + 1e-6
+    assert 0 < found["steps_to_other"] < 200_000
+    assert len(out) == 5  # and four lines for a person
+
+
+def test_one_agent_is_no_comparison(capsys):
+    code, _, err = told(capsys, ABROAD / "CartPole-ersac-1000", ABROAD / "CartPole-ersac-1001")
+    assert code == 2
+    assert err == ["ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"]
+    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare RUN [RUN ...]"])
