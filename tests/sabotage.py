@@ -610,12 +610,6 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "        if enough.is_set():\n            raise Enough\n",
-        "",
-        "loops/test_actor_learner.py::test_who_stops_early_leaves_nobody_behind",
-    ),
-    Fault(
-        "loops/actor_learner.py",
         "            hand_over(Failure(error))",
         "            done.put(Failure(error))",
         "loops/test_actor_learner.py::test_who_stops_early_leaves_nobody_behind",

@@ -126,6 +126,7 @@ def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
     assert not actors()
 
 
+@pytest.mark.timeout(60)  # who is left behind is waited for
 def test_who_stops_early_leaves_nobody_behind():
     """Not an actor that would go on, nor one that broke when nobody listened any more."""
     for breaks in (None, 3 * LENGTH):
