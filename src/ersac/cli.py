@@ -514,7 +514,7 @@ def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
 
 
 def tell_comparisons(told: list[Any]) -> None:
-    """Say how agents compare, three lines a pair."""
+    """Say how agents compare, four lines a pair."""
     for each in told:
         sides = [(each.agent, each.seeds, each.score, each.low, each.high)]
         sides.append((each.other, each.other_seeds, each.other_score, each.other_low, each.other_high))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ersac
 from ersac import cli
 from ersac.study import compare, verdicts
 
@@ -74,3 +75,17 @@ def test_one_agent_is_no_comparison(capsys):
     assert code == 2
     assert err == ["ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"]
     assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare RUN [RUN ...]"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "line"), [(32, "nothing to compare: "), (300, "gym:CartPole-v1: a seed has ended no episode by 1 steps")]
+)
+def test_who_has_ended_nothing_is_told_in_one_line(tmp_path, capsys, monkeypatch, steps, line):
+    """Sixteen poles stand for two steps at least; and one of two runs may have ended before the other's first episode did."""
+    for agent in ("ersac", "vanilla"):
+        ersac.train("gym:CartPole-v1", agent=agent, steps=steps, rollout=2, hidden=(8,), lockstep=True, show=False, out=tmp_path / agent)
+    if steps == 300:
+        monkeypatch.setattr(compare.Curve, "end", 1)
+    code, _, err = told(capsys, tmp_path / "ersac", tmp_path / "vanilla")
+    assert (code, len(err)) == (2, 1)
+    assert err[0].startswith(f"ersac: {line}")

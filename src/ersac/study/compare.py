@@ -73,17 +73,20 @@ def curve_of(facts: SeedFacts, settings: config.Train) -> Curve:
 
 
 def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
-    (agent, ours), *others = ((name, curves) for name, curves in agents.items() if curves)
-    for other, theirs in others:
+    sides = [(name, curves) for name, curves in agents.items() if curves]
+    for other, theirs in sides[1:]:
+        agent, ours = sides[0]
         steps = min(curve.end for curve in (*ours, *theirs))
+        if any(curve.steps[0] > steps for curve in (*ours, *theirs)):
+            raise SettingsError(f"{env}: a seed has ended no episode by {steps:,} steps, the least that a run had; leave that run out")
         when = np.linspace(0, steps, POINTS + 1)[1:]
         median = lambda curves, when=when: np.median([curve.at(when) for curve in curves], axis=0)
         ends = [[float(curve.at(np.array(steps))) for curve in curves] for curves in (ours, theirs)]
         first, second = (float(np.median(end)) for end in ends)
         interval, other_interval = (verdicts.median_interval(end) for end in ends)
         better = verdicts.probability_of_improvement(*ends)
-        sides = (agent, len(ours), first, *interval, other, len(theirs), second, *other_interval)
-        yield Comparison(env, steps, *sides, better, steps_to_stay(when, median(ours), second))
+        scores = (agent, len(ours), first, *interval, other, len(theirs), second, *other_interval)
+        yield Comparison(env, steps, *scores, better, steps_to_stay(when, median(ours), second))
 
 
 def steps_to_stay(steps: np.ndarray, curve: np.ndarray, level: float) -> int | None:
