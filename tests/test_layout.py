@@ -11,8 +11,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # From the ground up; a file imports only from its own storey or from those before it.
 STOREYS = [
     ("types", "config", "exits", "disk", "checkpoint"),
-    ("feeds", "game", "nets", "returns", "risk", "rows"),
-    ("envs", "lenses", "policies", "uncertainty"),
+    ("feeds", "game", "returns", "risk", "rows"),
+    ("envs", "lenses", "nets", "policies", "uncertainty"),
     ("tabular",),
     ("agents",),
     ("loops",),

@@ -30,7 +30,7 @@ def make_settings(
     where = place(env)
     if "lambda" in changes:
         changes["lam"] = changes.pop("lambda")
-    settings = Train(where, agent, preset(agent, uncertainty, where), default_run(where))
+    settings = Train(where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where))
     return check(override(settings, **changes))
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -127,6 +127,8 @@ class FigureCommand:
     """The figure, by its label in the paper; `ersac figure` lists them."""
     scale: str = "smoke"
     """How much of its sweeps is run: smoke (minutes on two cores), desk (hours) or paper (the paper's numbers)."""
+    network: Literal["mlp", "table"] = "mlp"
+    """What the agents have: networks (mlp), or a row for every state in every head (table)."""
     engine: str = "local"
     """Who runs it: local, or ray (needs ersac[ray])."""
     records: Path = Path("runs/sweeps")
@@ -247,9 +249,9 @@ def train(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
     env_name, *rest = argv
     env = config.environment(env_name)
-    named, uncertainty = chosen("--agent", rest), chosen("--uncertainty", rest)
+    named, uncertainty, network = (chosen(option, rest) for option in ("--agent", "--uncertainty", "--network"))
     agent = "ersac" if named is None else named
-    default = TrainCommand(env, config.default_run(env), preset(agent, uncertainty, env), agent, uncertainty)
+    default = TrainCommand(env, config.default_run(env), preset(agent, uncertainty, network, env), agent, uncertainty)
     command = parse(default, f"ersac train {env_name}", f"agent {agent}", rest)
     settings = config.check(config.Train(command.env, command.agent, command.learner, command.run))
 
@@ -365,13 +367,14 @@ def figure(argv: list[str]) -> int:
         print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
     if not command.label:
         return exits.OK
-    names = config.pick("figure", command.label, figures.FIGURES).sweeps
+    suffix = "-table" if command.network == "table" else ""
+    names = [name + suffix for name in config.pick("figure", command.label, figures.FIGURES).sweeps]
     plans = {name: planned(name, command.scale, command.engine, command.records / f"{name}-{command.scale}") for name in names}
     for name, (home, wanted) in plans.items():
         swept(f"{name}-{command.scale}", wanted, home, command.engine, command.manner)
     runs = [(home, each) for home, wanted in plans.values() for each in wanted]
     out = command.out or (plans[names[0]][0] if names else Path("runs")) / "figures"
-    caption = f"ersac figure {command.label} --scale {command.scale}"
+    caption = f"ersac figure {command.label} --scale {command.scale} --network {command.network}"
     told = figures.make(command.label, runs, command.scale, caption, out)
     if not command.manner.quiet:
         print(f"picture: {told['picture']}", flush=True)

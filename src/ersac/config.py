@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 
@@ -185,7 +185,7 @@ class Ensemble:
     sigma_scale: Scale = 1.0
     """Factor on sigma."""
     reward_rate: Unit = 0.05
-    """Share of its error that a member's own row corrects at each visit."""
+    """Share of its error that a member corrects at each visit."""
     shared: bool = False
     """Members also read, and train, the layers of policy and critic: the paper's auxiliary task. Else each is a table beside its prior."""
     noise_variance: Annotated[float, Between(0, 100)] | None = None
@@ -220,8 +220,34 @@ class Rnd:
 
     outputs: Annotated[int, Between(1, 4_096)] = 16
     """Random targets of each action."""
-    sigma_scale: Scale = 0.05
+    predictor_rate: Unit = 0.3
+    """Share of its error that the predictor corrects at each visit."""
+    sigma_scale: Scale = 0.015
     """Sigma of what was never seen."""
+
+
+@dataclass(frozen=True)
+class HashedCounts:
+    """Visit counts of vectors by the signs of random projections; sigma2 is sigma_scale^2 / (1 + n(code, a))."""
+
+    bits: Annotated[int, Between(1, 22)] = 16
+    """Random projections, whose signs are an observation's code."""
+    sigma_scale: Scale = 0.015
+    """Sigma of a code that was never tried."""
+
+
+@dataclass(frozen=True)
+class BayesianLinear:
+    """Bayesian linear regression of the reward on random features of vectors; sigma2 is its posterior variance."""
+
+    features: Annotated[int, Between(1, 4_096)] = 256
+    """Random features."""
+    prior_scale: Scale = 0.05
+    """Prior standard deviation of the reward at every observation."""
+    noise_variance: Annotated[float, Between(0, 100)] = 2.5e-4
+    """Variance of the reward's noise: what one visit tells is worth its inverse."""
+    sigma_scale: Scale = 0.3
+    """Factor on sigma."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +259,17 @@ class Own:
     """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
 
 
-Estimator = Ensemble | Posterior | Counts | Rnd | Own
+Estimator = Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | Own
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Every rollout is learned from once, alone."""
+    """On-policy: every rollout is learned from when it is new, and not kept."""
+
+    passes: Annotated[int, Between(1, 1000)] = 1
+    """Passes over the new rollouts of all environments."""
+    minibatch: Annotated[int, Between(1, 65_536)] | None = None
+    """Rollouts in an update, at most; by default those of all environments."""
 
 
 @dataclass(frozen=True)
@@ -266,8 +297,11 @@ class ActorCritic:
     CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
-    uncertainty: Ensemble | Posterior | Counts | Rnd | Own = Ensemble()
+    uncertainty: Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | Own = Ensemble()
     feed: Fresh | Replay = Fresh()
+    first_visit: bool = False
+    """Count sigma only where an observation is met for the first time in its episode, as far as the rollout shows it: for layouts that are
+    new in every episode. Takes longer rollouts."""
     every_action: bool = False
     """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
     every_bonus: bool = False
@@ -278,8 +312,15 @@ class ActorCritic:
     """Discount."""
     lam: Annotated[Unit, tyro.conf.arg(name="lambda")] = 0.8
     """TD(lambda) and V-trace mixing."""
+    network: Literal["mlp", "table"] = "table"
+    """mlp: policy, value and uncertainty each have a network, whose first layer is looked up where observations are integers; images have
+    filters. table: every integer observation has a row of its own in every head."""
     hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
-    """Widths of the layers; the first is a table of rows where observations are integers."""
+    """Widths of the layers; the first is looked up where observations are integers."""
+    estimator_hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (256,)
+    """Widths of the layers of the uncertainty's network."""
+    upper_share: Annotated[float, Between(0.001, 0.999)] = 0.1
+    """Share of a correction that is made above the first layer, by what all observations have in common."""
     torso: Annotated[Any, Having("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
     """A flax module instead of those layers, from Python only."""
     learning_rate: Rate = 5e-4
@@ -289,18 +330,22 @@ class ActorCritic:
     b2: Decay = 0.999
     """Adam's second decay."""
     policy_rate: Annotated[float, Between(0, 100)] = 0.06
-    """Step per visit of a state's own logits, in units of the advantage over the entropy weight."""
+    """Step per visit of a state's logits, in units of the advantage over its scale."""
     value_rate: Unit = 0.15
-    """Share of its error that a state's own value corrects at each visit."""
+    """Share of its error that a state's value corrects at each visit."""
     advantage_limit: Annotated[float, Between(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights, or spreads."""
     by_spread: bool = False
     """The sampled critic's advantages count in units of their root mean square wherever that is above the entropy weight. Where chance has
     a say, which at sea it has not, they are many times what is left of tau; clipped at that they would tell how often an action pays, not
     how much."""
+    spread_share: Annotated[float, Between(0, 1)] = 1.0
+    """With --by-spread, the least scale of advantages as a share of their root mean square."""
+    spread_decay: Decay = 0.0
+    """With --by-spread, the decay of a running mean square; the scale follows the larger of it and the batch's."""
     past_ends: bool = False
-    """Bonus and entropy count from their mean, as if they went on past an episode's end. Else an end forfeits what is left of them, which
-    may be worth more than the goal that ends it; at sea, where all episodes are of one length, the solution is the same."""
+    """An episode that terminates early is credited the mean bonus and entropy of the steps that it forgoes, up to the longest episode so
+    far. Else a goal that ends an episode forfeits them, which may be worth more than the goal."""
     logit_limit: Annotated[int, Between(1, 1000)] | None = None
     """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
     A whole number, which is static: who only acts knows it without being told the numbers."""
@@ -352,7 +397,14 @@ SHOWN = 100  # characters of a value that could not be used
 CHUNK_SECONDS = 2.0  # how long a signal may have to wait
 LEARNED_AT_ONCE = 2  # rollouts of a batch that take as long to learn from as one that is acted and learned from
 ENVIRONMENTS: dict[str, type[Environment]] = {"deep-sea": DeepSea, "gymnax": Gymnax, "gym": Gym}
-UNCERTAINTIES: dict[str, type[Estimator]] = {"ensemble": Ensemble, "posterior": Posterior, "counts": Counts, "rnd": Rnd}
+UNCERTAINTIES: dict[str, type[Estimator]] = {
+    "ensemble": Ensemble,
+    "posterior": Posterior,
+    "counts": Counts,
+    "hashed": HashedCounts,
+    "linear": BayesianLinear,
+    "rnd": Rnd,
+}
 
 
 @dataclass(frozen=True)
@@ -633,6 +685,8 @@ def option(name: str, hint: Any = None) -> str:
 def expected(hint: Any) -> str:
     """What a setting takes, as it reads after 'must be'."""
     match typing.get_origin(hint), typing.get_args(hint):
+        case origin, words if origin is Literal:
+            return " or ".join(words)
         case types.UnionType | typing.Union, kinds:
             return " or ".join("none" if kind is type(None) else expected(kind) for kind in kinds)
         case origin, (kind, *_) if origin is tuple:
@@ -649,6 +703,10 @@ def _converted(hint: Any, value: Any) -> Any:
     if hint is Any:
         return value
     match typing.get_origin(hint), typing.get_args(hint):
+        case origin, words if origin is Literal:
+            if value not in words:
+                raise ValueError(value)
+            return value
         case types.UnionType | typing.Union, kinds:
             return None if value is None else _converted(next(kind for kind in kinds if kind is not type(None)), value)
         case origin, (kind, *_) if origin is tuple:

@@ -27,10 +27,16 @@ class Feed(NamedTuple):
     reweight: Callable[[Tree, Array, Array], Tree]  # state, slots [B], priorities [B] -> state
 
 
-def fresh() -> Feed:
-    """Every rollout once; nothing is kept."""
-    once = lambda food, newest, update, key: (newest, jnp.arange(len(newest.reward)))
-    return Feed(1, lambda example: (), lambda food, newest: food, once, lambda food, slots, priority: food)
+def fresh(passes: int = 1, envs: int = 1, minibatch: int | None = None) -> Feed:
+    """The newest rollouts, `passes` times over, at most `minibatch` of them in an update; nothing is kept."""
+    parts = -(-envs // (minibatch or envs))  # that the rollouts are dealt out to
+    size = -(-envs // parts)
+
+    def draw(food: Tree, newest: Trajectory, update: Array, key: Key) -> tuple[Trajectory, Array]:
+        slots = (update + parts * jnp.arange(size)) % envs
+        return (newest, slots) if size == envs else (jax.tree.map(lambda x: x[slots], newest), slots)
+
+    return Feed(passes * parts, lambda example: (), lambda food, newest: food, draw, lambda food, slots, priority: food)
 
 
 class Ring(NamedTuple):

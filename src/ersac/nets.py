@@ -11,6 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac.config import SettingsError
+from ersac.envs.base import Box, Discrete, Space
 from ersac.types import Array, Params, Rng, Tree
 
 TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
@@ -210,6 +211,89 @@ def apart(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
         lambda dense, rows, obs, features: top.apply(dense["top"], net.apply(dense["torso"], obs)),
         {},
     )
+
+
+def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: float | Array) -> Head:
+    """A ReLU network for plain descent at a rate per visit: at the start outputs are 0, and the tangent kernel of an output is 1.
+
+    A step of `rate` times an error corrects that share of it, as a table's row does, and moves another observation by the kernel between
+    the two. Of the kernel the first layer has `1 - upper_share`, which one-hot observations do not share, and the layers above it
+    `upper_share`, by a scale on the weights of each. Units come in pairs of equal weights below and opposite weights above: that makes
+    outputs zero while gradients are whole.
+    Of integers the first layer is a table, since `one_hot(i) @ w` is row i of w; vectors are put `on_sphere`.
+    """
+    if any(width % 2 for width in hidden):
+        raise SettingsError(f"--hidden and --estimator-hidden must be even, since units come in pairs, not {tuple(hidden)}")
+    # With these gains pre-activations have variance 1 and their gradients a squared norm of 1/2 in every layer, at infinite width.
+    looked_up, n_in = isinstance(inputs, Discrete), sphere_size(inputs)
+    upper = upper_share / len(hidden)  # of the kernel, in each layer above the first
+    first_scale, inner_scale, top_scale = (2 * (1 - upper_share)) ** 0.5, upper**0.5, (2 * upper) ** 0.5
+
+    def init(rng: Rng) -> Params:
+        half = lambda n_above, n_below, scale: normal(rng, (n_above, n_below), 1 / scale)
+        first = np.tile(half(n_in, hidden[0] // 2, first_scale), 2)
+        inner = [np.kron(np.eye(2, dtype=np.float32), half(m // 2, n // 2, inner_scale)) for m, n in itertools.pairwise(hidden)]
+        top = half(hidden[-1] // 2, n_out, top_scale)
+        dense = {"inner": inner, "top": np.concatenate([top, -top])}
+        return Params(dense, {"first": first}) if looked_up else Params(dense | {"first": first}, {})
+
+    def apply(dense: Tree, rows: Tree, obs: Array, features: Array) -> Array:
+        first = rows["first"] if looked_up else on_sphere(flat(obs, inputs)) @ dense["first"] / n_in**0.5
+        x = jax.nn.relu(first_scale * first)
+        for weights in dense["inner"]:
+            x = jax.nn.relu(inner_scale * 2 / len(weights) ** 0.5 * (x @ weights))
+        return top_scale / hidden[-1] ** 0.5 * (x @ dense["top"])
+
+    return Head(init, apply, {"first": hidden[0]} if looked_up else {})
+
+
+def on_sphere(x: Array) -> Array:
+    """Vectors [..., n] with a constant 1 appended, brought to a root mean square of 1 [..., n + 1].
+
+    All then have one tangent kernel, so that a rate per visit means the same at each; the constant keeps their length visible, as an angle.
+    """
+    x = jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
+    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
+
+
+def sphere_size(inputs: Space) -> int:
+    """Entries of an observation as a network takes it: one-hot, or `on_sphere`."""
+    return inputs.n if isinstance(inputs, Discrete) else inputs.size + 1
+
+
+def flat(obs: Array, inputs: Space) -> Array:
+    """Observations [..., *shape] laid flat [..., n]."""
+    assert isinstance(inputs, Box)
+    return obs.reshape(*_leading(obs, inputs.shape), inputs.size)
+
+
+def no_torso() -> Torso:
+    """No features: where every head has a network of its own."""
+    return Torso(lambda rng: Params({}, {}), lambda dense, rows, obs: jnp.zeros((*obs.shape[:1], 0)), 0, {})
+
+
+def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
+    """A fixed tanh network with outputs of that standard deviation at every observation: a prior.
+
+    Without biases it is odd, so outputs at orthogonal observations are independent but for the width. On integers it is a function of few
+    inputs, and evaluated once, at all of them: a table [n, n_out].
+    """
+    n_in = sphere_size(inputs)
+
+    def init(rng: Rng) -> Tree:
+        first, top = normal(rng, (n_in, width), 1.0), normal(rng, (width, n_out), scale)
+        return _unit_length(np.tanh(first)) @ top if isinstance(inputs, Discrete) else {"first": first, "top": top}
+
+    def apply(params: Tree, obs: Array) -> Array:
+        if isinstance(inputs, Discrete):
+            return params[obs]
+        return _unit_length(jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] / n_in**0.5)) @ params["top"]
+
+    return Net(init, apply)
+
+
+def _unit_length(features: Any) -> Any:
+    return features / (features * features).sum(axis=-1, keepdims=True) ** 0.5
 
 
 def random_table(n_states: int, n_out: int, scale: float) -> Net:

@@ -30,6 +30,7 @@ class Policy(NamedTuple):
     draw: Callable[[Array, Array], Array]  # told, one step's chance -> action
     best: Callable[[Array], Array]  # told -> the likeliest action
     log_prob: Callable[[Array, Array], Array]  # told, action -> [...]
+    log_pi: Callable[[Array], Array]  # told -> log-probabilities of all that can be counted [..., n_actions]
     entropy: Callable[[Array], Array]  # told -> [...]   in nats
     emit: Callable[[Array], Array]  # action -> what the environment takes
     choice: Callable[[Array], Array]  # action -> which of `n_actions` it is, for whoever keeps something of each
@@ -49,6 +50,7 @@ def categorical(n_actions: int) -> Policy:
         draw=lambda logits, gumbel: jnp.argmax(logits + gumbel, axis=-1),
         best=lambda logits: jnp.argmax(logits, axis=-1),
         log_prob=lambda logits, action: at(jax.nn.log_softmax(logits), action),
+        log_pi=jax.nn.log_softmax,
         entropy=lambda logits: game.entropy(jax.nn.log_softmax(logits)),
         emit=lambda action: action,
         choice=lambda action: action,
@@ -103,6 +105,7 @@ def squashed(box: Box) -> Policy:
         draw=draw,
         best=lambda told: parts(told)[0],
         log_prob=log_prob,
+        log_pi=lambda told: jnp.zeros((*told.shape[:-1], 1), told.dtype),
         entropy=entropy,
         emit=emit,
         choice=lambda drawn: jnp.zeros(drawn.shape[:-1], jnp.int32),

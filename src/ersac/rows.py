@@ -66,6 +66,11 @@ def per_visit(rate: float | Array, steps: int) -> Rule:
     return Rule(0, step)
 
 
+def descent(rate: float | Array) -> Rule:
+    """Plain gradient descent."""
+    return Rule(0, lambda moments, gradient, touch: (-rate * gradient, moments))
+
+
 def adam(learning_rate: float | Array, b1: float | Array = 0.9, b2: float | Array = 0.999, eps: float = 1e-8) -> Rule:
     """Adam whose moments decay by the steps a row has been idle; equal to dense Adam at b1 = 0."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
@@ -15,11 +16,16 @@ from ersac.agents.base import Agent
 from ersac.agents.critics import Critic
 from ersac.config import ActorCritic, Ensemble, Estimator, Posterior
 from ersac.lenses import Lens
-from ersac.policies import Policy
+from ersac.policies import Policy, at
 from ersac.risk import Risk
 from ersac.rows import Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.episodic import first_visits
+from ersac.uncertainty.hashed import observation_codes
+
+CODE_BITS = 22  # of the codes that tell the observations of an episode apart
+EXTRA_DECAY = 0.99  # of the running mean of bonus and weighted entropy, an update
 
 
 class Parts(NamedTuple):
@@ -34,6 +40,14 @@ class Parts(NamedTuple):
     kind: Policy  # what the policy's head means
     lens: Lens  # through which all of them see
     bound: Callable[[Array], Array] = lambda logits: logits  # what the policy makes of its head's numbers
+    per_visit: bool = False  # networks are made for plain descent at a rate per visit
+
+
+class Running(NamedTuple):
+    """Running means over updates."""
+
+    advantage_square: Array  # []
+    extra: Array  # []   bonus and weighted entropy of a step
 
 
 class Optimisers(NamedTuple):
@@ -43,6 +57,7 @@ class Optimisers(NamedTuple):
     log_tau: optax.GradientTransformation
     tau_least: float | Array
     rows: Store
+    damping: Callable[[Array], dict[str, Array]]  # normalised observations [B, T, ...] -> of each head, what steps count for [B, T]
 
 
 def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
@@ -57,13 +72,20 @@ def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Ar
 
 
 def loss(
-    settings: ActorCritic, parts: Parts, params: Params, log_tau: Array, memory: Tree, t: Trajectory
-) -> tuple[Array, tuple[Array, dict[str, Array]]]:
+    settings: ActorCritic,
+    parts: Parts,
+    params: Params,
+    log_tau: Array,
+    memory: Tree,
+    t: Trajectory,
+    damping: dict[str, Array],
+    running: Running,
+) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
     """What one trajectory asks of both players [a-kac]. `params.rows`: those of t.obs, [T+1, ...].
 
-    Returns the loss, the trajectory's priority and metrics. The policy and tau play the payoff with opposite signs; the
-    critic and the reward heads have a term each. Every head learns its own term as it is; how hard a term pulls on the layers
-    that they share is its weight.
+    Returns the loss, the trajectory's priority, what the running means are of, and metrics. The policy and tau play the payoff with
+    opposite signs; the critic and the reward heads have a term each. Every head learns its own term as it is; how hard a term pulls on
+    the layers that they share is its weight.
     """
     dense, looked_up = params
     known, index = parts.lens.inner(memory), parts.kind.choice(t.action)
@@ -75,6 +97,7 @@ def loss(
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
     logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
+    logits = nets.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
     critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(unit))
     told = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
 
@@ -82,22 +105,36 @@ def loss(
     every = Params(dense["uncertainty"], looked_up["uncertainty"])
     taken = Params(every.dense, jax.tree.map(lambda x: x[:-1], every.rows))  # the rows of s_1 ... s_T
     reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
-    sigma2 = parts.uncertainty.sigma2(taken, known, t.obs[:-1], reward_features, index)  # [T]
     of_action = lambda a: parts.uncertainty.sigma2(every, known, t.obs, features, jnp.full(t.obs.shape[:1], a))
     sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.kind.n_actions))  # [T+1, A]
+    if settings.first_visit:
+        sigma2s = sigma2s * first_visits(episode_codes(t.obs), jnp.append(t.discount, 1.0))[:, None]
+    sigma2 = at(sigma2s[:-1], index)  # [T]
 
     # both players, the critic, the reward heads
-    log_pi_a, entropies = parts.kind.log_prob(logits[:-1], t.action), parts.kind.entropy(logits[:-1])  # [T]
+    log_pi, log_pi_a = parts.kind.log_pi(logits), parts.kind.log_prob(logits[:-1], t.action)  # [T+1, A], [T]
+    entropies = parts.kind.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
-    bonuses = (parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau))
-    judged = parts.critic.judge(settings, critics.View(t, logits, log_pi_a, entropies, told, *bonuses, weight, rho))
+    bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
+    forgone = running.extra * parts.lens.forgone(memory)
+    view = critics.View(t, logits, log_pi, log_pi_a, entropies, told, bonus, bonuses, weight, rho, running.advantage_square, forgone)
+    judged = parts.critic.judge(settings, view)
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
     payoff = mean(judged.payoff) / judged.unit
-    critic = mean(0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
-    reward = mean(parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
-    entropy = mean(entropies)
+    critic = mean(damping["value"] * 0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
+    reward = mean(damping["uncertainty"] * parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
+    entropy, extra = mean(entropies[:-1]), mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropies)[:-1])
     metrics = {"tau": tau, "entropy": entropy, "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
-    return -payoff + critic + reward, (mean(jnp.abs(judged.error)), metrics)
+    return -payoff + critic + reward, (mean(jnp.abs(judged.error)), Running(judged.square, extra), metrics)
+
+
+def episode_codes(obs: Array) -> Array:
+    """Integers [T+1] by which the observations of a trajectory are told apart: themselves, or the signs of fixed projections."""
+    if jnp.issubdtype(obs.dtype, jnp.integer):
+        return obs
+    flat = obs.reshape(len(obs), -1)
+    directions = np.random.default_rng(0).standard_normal((flat.shape[1], CODE_BITS), np.float32)
+    return observation_codes(jnp.asarray(directions), flat)
 
 
 def update(
@@ -106,13 +143,14 @@ def update(
     """One simultaneous step of both players on a batch of trajectories [B, ...]."""
     params, log_tau, memory, opt = learner
 
-    def total(dense: Tree, looked_up: Tree, log_tau: Array) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-        one = lambda rows_of_one, t: loss(settings, parts, Params(dense, rows_of_one), log_tau, memory, t)
-        losses, aux = jax.vmap(one, axis_name=critics.BATCH)(looked_up, batch)
+    def total(dense: Tree, looked_up: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+        one = lambda rows_of_one, t, damping: loss(settings, parts, Params(dense, rows_of_one), log_tau, memory, t, damping, opt["running"])
+        losses, aux = jax.vmap(one, axis_name=critics.BATCH)(looked_up, batch, damping)
         return jnp.mean(losses), aux
 
     looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
-    gradients, (priority, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(params.dense, looked_up, log_tau)
+    damping = optimisers.damping(parts.lens.obs(memory, batch.obs[:, :-1]))
+    gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(params.dense, looked_up, log_tau)
     dense_gradient, row_gradient, tau_gradient = gradients
 
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
@@ -121,8 +159,17 @@ def update(
     log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_least))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
-    learner = Learner(Params(dense, tables), log_tau, memory, {"dense": dense_opt, "log_tau": tau_opt, "time": time})
+    running = moved(opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time)
+    opt = {"dense": dense_opt, "log_tau": tau_opt, "time": time, "running": running}
+    learner = Learner(Params(dense, tables), log_tau, memory, opt)
     return learner, priority, jax.tree.map(jnp.mean, metrics)
+
+
+def moved(old: Running, new: Running, spread_decay: float | Array, time: Array) -> Running:
+    """Running means after update `time`, counted from one; that of advantages is 0 where its decay is."""
+    extra_decay = jnp.minimum(EXTRA_DECAY, 1 - 1 / time)
+    square = spread_decay * old.advantage_square + (1 - spread_decay) * new.advantage_square
+    return Running(jnp.where(spread_decay > 0, square, 0.0), extra_decay * old.extra + (1 - extra_decay) * new.extra)
 
 
 def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng) -> Learner:
@@ -136,6 +183,7 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
         "dense": optimisers.dense.init(params.dense),
         "log_tau": optimisers.log_tau.init(log_tau),
         "time": jnp.zeros((), jnp.int32),
+        "running": Running(jnp.zeros(()), jnp.zeros(())),
     }
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.lens.wrap(memory), opt))
 

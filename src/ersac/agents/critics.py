@@ -30,13 +30,16 @@ class View(NamedTuple):
 
     t: Trajectory
     logits: Array  # [T+1, A]  what the policy's head says
+    log_pi: Array  # [T+1, A]  of every action; of continuous ones, which cannot be counted, 0 [T+1, 1]
     log_pi_a: Array  # [T]     of the action taken
-    entropy: Array  # [T]
+    entropy: Array  # [T+1]
     told: Array  # [T+1, n]    what the critic's head says
     bonus: Array  # [T]        of the action taken
     bonuses: Array  # [T+1, A] of every action
     weight: Array  # []        of the entropy
     rho: Array  # [T]          V-trace's clipped ratio, no gradient; 0 is a mask
+    advantage_square: Array  # []  the running mean square of advantages; 0 where none is kept
+    forgone: Array  # []       the bonus and entropy that an episode forgoes by terminating early
 
 
 class Judged(NamedTuple):
@@ -45,7 +48,8 @@ class Judged(NamedTuple):
     payoff: Array  # the policy ascends it, tau descends it
     told: Array  # what the critic said
     error: Array  # its target less what it said, no gradient
-    unit: Array  # []   that the payoff counts in, no gradient
+    unit: Array  # []   the scale of advantages that the payoff is divided by, no gradient
+    square: Array  # []   the mean square of the batch's advantages, no gradient; 0 where it is not asked for
 
 
 class Critic(NamedTuple):
@@ -59,9 +63,9 @@ def judge_sampled(settings: ActorCritic, v: View) -> Judged:
     """K of the action taken, by V-trace from J; the policy climbs the payoff itself [a-kac], with the sign of e-pol-grad."""
     j = v.told[:, 0]  # [T+1]   J(s)
     entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
-    advantage, error, unit = advantages(settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus)
-    payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy)
-    return Judged(payoff, j[:-1], error, unit)
+    advantage, error, unit, square = advantages(settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus)
+    payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy[:-1])
+    return Judged(payoff, j[:-1], error, unit, square)
 
 
 def judge_expected(settings: ActorCritic, v: View) -> Judged:
@@ -70,26 +74,28 @@ def judge_expected(settings: ActorCritic, v: View) -> Judged:
     The head tells J less the state's own bonus and entropy, which are today's. So a state that holds something untried is worth it from
     the first visit on, whatever was done there, and however the layers that all states share have moved since.
     """
-    log_pi = jax.nn.log_softmax(v.logits)  # [T+1, A]
-    pi = stop_gradient(jnp.exp(log_pi))
-    bonus, entropy_bonus = jnp.sum(pi * v.bonuses, axis=-1), v.weight * game.entropy(log_pi)  # [T+1]
+    pi = stop_gradient(jnp.exp(v.log_pi))  # [T+1, A]
+    bonus, entropy_bonus = jnp.sum(pi * v.bonuses, axis=-1), v.weight * v.entropy  # [T+1]
     own = stop_gradient(bonus), stop_gradient(entropy_bonus)
     j = stop_gradient(v.told[:, 0]) + sum(own)
-    advantage, error, unit = advantages(settings, v, j, own[0][:-1], own[1][:-1])
+    advantage, error, unit, square = advantages(settings, v, j, own[0][:-1], own[1][:-1])
     above = limited(settings, stop_gradient(v.bonuses - bonus[:, None]), unit)  # [T+1, A]
-    steered = jnp.sum((jnp.exp(log_pi) - pi) * above, axis=-1)  # nothing in value, the policy's direction in gradient
-    payoff = game.payoff(v.log_pi_a, advantage, (bonus + steered)[:-1], v.weight, v.entropy)
-    return Judged(v.rho * payoff, v.told[:-1, 0], error, unit)
+    steered = jnp.sum((jnp.exp(v.log_pi) - pi) * above, axis=-1)  # nothing in value, the policy's direction in gradient
+    payoff = game.payoff(v.log_pi_a, advantage, (bonus + steered)[:-1], v.weight, v.entropy[:-1])
+    return Judged(v.rho * payoff, v.told[:-1, 0], error, unit, square)
 
 
-def advantages(settings: ActorCritic, v: View, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array]:
-    """K less J of the steps [T], as far as it counts, the critic's errors [T], and the unit [] of the former; no gradient."""
-    r_tau = game.optimistic_reward(rewards(settings, v, bonus), bonus)
+def advantages(settings: ActorCritic, v: View, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array, Array]:
+    """K less J of the steps [T], clipped; the critic's errors [T]; the scale [] and the mean square [] of the former. No gradient."""
+    r_tau = game.optimistic_reward(rewards(settings, v), bonus)
     target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
     advantage, unit = target.action_value - j[:-1], stop_gradient(v.weight)
-    if settings.by_spread:
-        unit = jnp.maximum(unit, jnp.sqrt(mean_of_batch(jnp.square(advantage), v.t.mask)))
-    return limited(settings, advantage, unit), target.error, unit
+    if not settings.by_spread:
+        return limited(settings, advantage, unit), target.error, unit, jnp.zeros_like(unit)
+    square = mean_of_batch(jnp.square(advantage), v.t.mask)
+    spread = settings.spread_share * jnp.sqrt(jnp.maximum(square, v.advantage_square))
+    unit = jnp.maximum(unit, spread)
+    return limited(settings, advantage, unit), target.error, unit, square
 
 
 def limited(settings: ActorCritic, advantage: Array, unit: Array) -> Array:
@@ -97,15 +103,15 @@ def limited(settings: ActorCritic, advantage: Array, unit: Array) -> Array:
     return jnp.clip(advantage, -settings.advantage_limit * unit, settings.advantage_limit * unit)
 
 
-def rewards(settings: ActorCritic, v: View, bonus: Array) -> Array:
-    """Those of the steps [T], less the mean of what steps have besides, bonus and entropy, where these go on past an end.
+def rewards(settings: ActorCritic, v: View) -> Array:
+    """Those of the steps [T]; where an episode terminates, with the bonus and the entropy that it forgoes, if these are credited.
 
-    The paper's episodes are all of one length. Where one ends sooner the next begins sooner, and has as much of both; were they forfeited,
-    not to arrive would pay for ever. In episodes of one length a constant does not change the solution.
+    The paper's episodes are all of one length. Where one terminates sooner the next begins sooner and earns as much of both; were they
+    forfeited, not to arrive would pay for ever. A credit, unlike a mean taken off every step, leaves no old pessimism behind as tau falls.
     """
     if not settings.past_ends:
         return v.t.reward
-    return v.t.reward - mean_of_batch(stop_gradient(bonus + v.weight * v.entropy), v.t.mask)
+    return v.t.reward + jnp.where(v.t.discount == 0, v.t.mask * v.forgone, 0.0)
 
 
 def mean_of_batch(x: Array, mask: Array) -> Array:
@@ -116,18 +122,18 @@ def mean_of_batch(x: Array, mask: Array) -> Array:
 
 def judge_every(settings: ActorCritic, v: View) -> Judged:
     """K of every action: the head's K less bonus, and today's bonus. What was never tried has its bonus and an unknown rest of nothing."""
-    log_pi = jax.nn.log_softmax(v.logits)  # [T+1, A]
-    pi, entropy = stop_gradient(jnp.exp(log_pi)), stop_gradient(game.entropy(log_pi))
+    pi, entropy = stop_gradient(jnp.exp(v.log_pi)), stop_gradient(v.entropy)  # [T+1, A], [T+1]
     k = stop_gradient(v.bonuses + v.told)  # [T+1, A]
     j = jnp.sum(pi * k, axis=-1) + stop_gradient(v.weight) * entropy  # [T+1]
     bonus = jnp.sum(pi * v.bonuses, axis=-1)[:-1]  # [T]   the mean over actions
-    reward = rewards(settings, v, bonus)
+    reward = rewards(settings, v)
     told = at(v.told[:-1], v.t.action)  # [T]
     error = returns.retrace_errors(stop_gradient(told), j, reward, settings.gamma * v.t.discount, v.rho, settings.lam)
-    climb = natural_gradient(k, log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
+    climb = natural_gradient(k, v.log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
     steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
     payoff = v.rho * (bonus + v.weight * entropy[:-1])  # the mean over actions of game.payoff
-    return Judged(payoff + stop_gradient(v.weight) * steered[:-1], told, error, stop_gradient(v.weight))
+    unit = stop_gradient(v.weight)
+    return Judged(payoff + unit * steered[:-1], told, error, unit, jnp.zeros_like(unit))
 
 
 def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Array) -> Array:

@@ -1,9 +1,13 @@
 """Settings to agents."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import optax
+from jax import numpy as jnp
 
 from ersac import config, feeds, lenses, nets, rows
 from ersac import risk as risks
@@ -11,15 +15,17 @@ from ersac.agents import critics
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
 from ersac.agents.boot_dqn import Net, boot_dqn, trailing
-from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of
+from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of, states
 from ersac.feeds import Feed
 from ersac.lenses import Lens
 from ersac.policies import make_policy
 from ersac.risk import Risk
-from ersac.types import Array
+from ersac.types import Array, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.counts import visit_counts
 from ersac.uncertainty.ensemble import reward_ensemble
+from ersac.uncertainty.hashed import hashed_counts
+from ersac.uncertainty.linear import bayesian_linear
 from ersac.uncertainty.posterior import posterior_ensemble
 from ersac.uncertainty.rnd import random_network_distillation
 
@@ -42,14 +48,23 @@ def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Ri
 def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, parts: "Networks", n_actions: int) -> Uncertainty:
     """The estimator that some settings describe, for so many actions."""
     match settings, env.observations:
+        case config.Ensemble(shared=True), _ if not parts.torso.width:
+            raise config.SettingsError("--shared needs --network table: networks have no layers that policy and value share")
         case config.Ensemble(), observations:
             outputs = settings.members * n_actions
             head = parts.reward_head(outputs) if settings.shared else parts.own_head(outputs)
-            counted = observations.n if isinstance(observations, Discrete) else None
+            counted = states(observations) if parts.is_table else None
             scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
             return reward_ensemble(head, parts.prior(outputs, settings.prior_scale), counted, n_actions, settings.members, *scales)
-        case config.Rnd(), Box(shape):
-            return random_network_distillation(parts.net, shape, n_actions, settings.outputs, settings.sigma_scale)
+        case config.Rnd(), _ if not parts.is_table:
+            outputs = settings.outputs * n_actions
+            head, target = parts.own_head(outputs), parts.prior(outputs, 1.0)
+            return random_network_distillation(head, target, n_actions, settings.outputs, settings.sigma_scale)
+        case config.HashedCounts(bits, scale), Box(shape) if len(shape) == 1:
+            return hashed_counts(shape[0], n_actions, bits, scale)
+        case config.BayesianLinear(), Box(shape) if len(shape) == 1:
+            scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
+            return bayesian_linear(shape[0], n_actions, settings.features, *scales)
         case config.Posterior(), Discrete(n):
             scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
             return posterior_ensemble(n, n_actions, settings.members, *scales)
@@ -60,7 +75,7 @@ def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, part
                 raise config.SettingsError(f"the estimator {name} is known to Python only: go on with this run from there")
             return estimator(spec_of(env), n_actions)
     name = next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
-    served = "ensemble or rnd" if isinstance(env.observations, Box) else "ensemble, posterior or counts"
+    served = "ensemble, rnd, and of vectors hashed or linear" if isinstance(env.observations, Box) else "ensemble, posterior or counts"
     raise config.SettingsError(f"--uncertainty {name} does not fit the observations of {env.name}: choose {served}")
 
 
@@ -73,12 +88,23 @@ class Networks(NamedTuple):
     reward_head: Callable[[int], nets.Head]  # which reads the shared features, and trains them
     own_head: Callable[[int], nets.Head]  # which shares nothing
     prior: Callable[[int, float], nets.Net]  # outputs, scale
-    net: nets.Net  # a torso by itself, for whoever wants one more
+    per_visit: bool  # plain descent at a rate per visit; else rows are moved so, and all else by Adam
+    is_table: bool = False  # every observation has rows of its own
 
 
-def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = None) -> Networks:
-    """The networks that fit a space; `torso`: a flax module that is to be used instead of ours."""
+# Of the features of two orthogonal observations. A batch of N steps moves what they share by N times a rate and this: beyond 2 it diverges.
+RELU_CORRELATION = 1 / math.pi
+PRIOR_WIDTH = 256  # random features of a prior network: two states' priors correlate by about one over its square root
+
+
+def make_networks(settings: config.ActorCritic, observations: Space) -> Networks:
+    """The networks that fit a space: a network for each head, filters where observations are images, or tables."""
+    hidden, torso = settings.hidden, settings.torso
     match observations:
+        case Discrete(n) if settings.network == "mlp" and torso is None:
+            return per_visit_networks(settings, observations)
+        case Box(shape) if settings.network == "mlp" and torso is None and len(shape) < 3:
+            return per_visit_networks(settings, observations)
         case Discrete(n):
             if torso is not None:
                 raise config.SettingsError("a torso of your own needs observations that are arrays; these are integers, and have tables")
@@ -86,8 +112,8 @@ def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = Non
             head = lambda gain: lambda outputs: nets.row_head(n, rows_torso.width, outputs, gain)
             table = lambda outputs: nets.table_head(n, outputs)
             prior = lambda outputs, scale: nets.random_table(n, outputs, scale)
-            no_net = nets.Net(lambda rng: {}, lambda params, obs: obs)
-            return Networks(rows_torso, head(HEAD_GAIN), head(HEAD_GAIN), head(0.0), table, prior, no_net)
+            gains = (head(HEAD_GAIN), head(HEAD_GAIN), head(0.0))
+            return Networks(rows_torso, *gains, table, prior, per_visit=False, is_table=True)
         case Box(shape):
             make = nets.convolutional if len(shape) == 3 else nets.mlp
             if isinstance(torso, config.Kept):
@@ -101,14 +127,22 @@ def make_networks(observations: Space, hidden: tuple[int, ...], torso: Any = Non
                 lambda outputs: nets.linear_head(own.width, outputs, 0.0),
                 lambda outputs: nets.apart(net, shape, outputs, 0.0),
                 lambda outputs, scale: nets.random_net(make(shape, hidden), shape, outputs, scale),
-                net,
+                per_visit=False,
             )
+
+
+def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
+    """A network for each head that learns at a rate per visit, and a random network as the prior."""
+    network = lambda hidden: lambda outputs: nets.mirrored_mlp(observations, hidden, outputs, settings.upper_share)
+    head, wide = network(settings.hidden), network(settings.estimator_hidden)
+    prior = lambda outputs, scale: nets.random_features(observations, PRIOR_WIDTH, outputs, scale)
+    return Networks(nets.no_torso(), head, head, wide, wide, prior, per_visit=True)
 
 
 def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen = config.PLAIN) -> Parts:
     """The networks, the estimator and the attitude to risk that some settings describe."""
-    networks, kind = make_networks(env.observations, settings.hidden, settings.torso), make_policy(env.actions)
-    for name in ("every_action", "every_bonus", "logit_limit"):
+    networks, kind = make_networks(settings, env.observations), make_policy(env.actions)
+    for name in ("every_action", "logit_limit"):
         if getattr(settings, name) and isinstance(env.actions, Box):
             raise config.SettingsError(f"{config.option(name)} needs actions that can be counted; those of {env.name} are continuous")
     critic = critics.EVERY if settings.every_action else critics.EXPECTED if settings.every_bonus else critics.SAMPLED
@@ -122,6 +156,7 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
         kind=kind,
         lens=make_lens(settings, env, seen),
         bound=make_bound(settings.logit_limit),
+        per_visit=networks.per_visit,
     )
 
 
@@ -132,7 +167,8 @@ def make_bound(limit: int | None) -> Callable[[Array], Array]:
 
 def make_lens(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:
     """How the learner sees an environment."""
-    if seen == config.PLAIN and not (isinstance(env.observations, Box) and env.observations.is_bytes):
+    is_bytes = isinstance(env.observations, Box) and env.observations.is_bytes
+    if seen == config.PLAIN and not is_bytes and not settings.past_ends:
         return lenses.plain()
     return lenses.relative(env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards)
 
@@ -146,11 +182,13 @@ def make_agent(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv
             return make_boot_dqn(settings, env)
 
 
-def make_feed(settings: config.ActorCritic | config.BootDQN) -> Feed:
+def make_feed(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> Feed:
     """What that agent learns from; Bootstrapped DQN has a replay of its own."""
     match settings:
         case config.ActorCritic(feed=config.Replay() as kept):
             return feeds.replay(kept.capacity, kept.batch, kept.updates, kept.offline_fraction, kept.priority_exponent)
+        case config.ActorCritic(feed=config.Fresh(passes, minibatch)):
+            return feeds.fresh(passes, envs, minibatch)
         case _:
             return feeds.fresh()
 
@@ -180,14 +218,68 @@ def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, s
 def make_optimisers(
     settings: config.ActorCritic, parts: Parts, tau_rate: float | Array, tau_least: float | Array = 0.0, envs: int = 1
 ) -> Optimisers:
-    """Adam for what states share; plain descent at a rate per visit for what is a state's own."""
-    reward_rate = settings.uncertainty.reward_rate if isinstance(settings.uncertainty, config.Ensemble) else 0.0
-    rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": reward_rate}
-    batch = settings.feed.batch if isinstance(settings.feed, config.Replay) else envs
+    """Descent at a rate per visit for networks that are made for it and for what is a state's own; Adam for everything else."""
+    rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": estimator_rate(settings.uncertainty)}
     widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
+    steps = batch_size(settings, envs) * settings.rollout  # that a loss is a mean over
+    tau = optax.adam(tau_rate)
+    if parts.per_visit:
+        per_step = {name: rate * steps for name, rate in rates.items()}
+        rules: dict[str, Any] = {"torso": {}} | {name: dict.fromkeys(widths[name], rows.descent(rate)) for name, rate in per_step.items()}
+        store = rows.store(rules, widths) if parts.policy.rows else rows.nothing(widths)
+        damping = lambda obs: {name: visit_damping(repeats(obs), rate) for name, rate in rates.items()}
+        slow = {name: 1 / jnp.maximum(1.0, rate * settings.upper_share * RELU_CORRELATION) for name, rate in per_step.items()}
+        return Optimisers(descent(per_step, slow), tau, tau_least, store, damping)
     dense = optax.flatten(optax.adam(settings.learning_rate, settings.b1, settings.b2))
+    undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
     if not parts.torso.rows:
-        return Optimisers(dense, optax.adam(tau_rate), tau_least, rows.nothing(widths))
-    rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, batch * settings.rollout)) for name, rate in rates.items()}
+        return Optimisers(dense, tau, tau_least, rows.nothing(widths), undamped)
+    rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, steps)) for name, rate in rates.items()}
     rules["torso"] = {"first": rows.adam(settings.learning_rate, settings.b1, settings.b2)}
-    return Optimisers(dense, optax.adam(tau_rate), tau_least, rows.store(rules, widths))
+    return Optimisers(dense, tau, tau_least, rows.store(rules, widths), undamped)
+
+
+def estimator_rate(settings: config.Estimator) -> float | Array:
+    """The share of its error that an estimator's network, or its row, corrects at a visit."""
+    match settings:
+        case config.Ensemble():
+            return settings.reward_rate
+        case config.Rnd():
+            return settings.predictor_rate
+    return 0.0
+
+
+def batch_size(settings: config.ActorCritic, envs: int) -> int:
+    """Rollouts in an update."""
+    if isinstance(settings.feed, config.Replay):
+        return settings.feed.batch
+    return -(-envs // -(-envs // (settings.feed.minibatch or envs)))
+
+
+def descent(rates: dict[str, Any], upper: dict[str, Any]) -> optax.GradientTransformation:
+    """Plain gradient descent, every head at its own rate, times a factor of its own above the first layer."""
+
+    def step(gradient: dict[str, Tree], state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
+        def moved(name: str, path: Any, g: Array) -> Array:
+            return -rates[name] * g if path[0].key == "first" else -rates[name] * upper[name] * g
+
+        parts = {name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name]) for name in rates}
+        return gradient | parts, state
+
+    return optax.GradientTransformation(lambda params: (), step)
+
+
+def repeats(obs: Array) -> Array:
+    """How often each observation of a batch [B, T, ...] stands in it [B, T]: of vectors, the sum of their squared positive cosines."""
+    leading = obs.shape[:2]
+    if jnp.issubdtype(obs.dtype, jnp.integer):
+        flat = obs.reshape(-1)
+        return jnp.sum(flat[:, None] == flat[None, :], axis=1).reshape(leading)
+    flat = nets.on_sphere(obs.reshape(leading[0] * leading[1], -1))
+    cosines = flat @ flat.T / flat.shape[1]
+    return jnp.sum(jnp.square(jnp.maximum(cosines, 0.0)), axis=1).reshape(leading)
+
+
+def visit_damping(repeats: Array, rate: float | Array) -> Array:
+    """What m visits in a batch count for each, `1 / (1 + (m - 1) rate)`: together they correct less than the whole error."""
+    return 1 / (1 + (repeats - 1) * jnp.minimum(rate, 1.0))

@@ -1,19 +1,68 @@
-"""Named agents: each a frozen set of settings. No jax here, so that names are checked before it is imported."""
+"""Named agents: each a frozen set of settings. No jax here, so that names are checked before it is imported.
+
+With `--network mlp`, the default, a name is one set of settings for every environment: what differs between observations that are integers,
+vectors and images is how the network begins. With `--network table`, for integer observations only, every state has rows of its own.
+"""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from ersac import config
-from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, Optimist, Posterior, Replay, Seeking
+from ersac.config import ActorCritic, BootDQN, Ensemble, Fresh, Neutral, Optimist, Posterior, Replay, Rnd, Seeking
 
-AT_SEA = config.DeepSea()
+DEEP_SEA = config.DeepSea()
+
+# What all agents with networks have. The scale of advantages is a third of their running root mean square, or the entropy weight.
+NETWORK = ActorCritic(
+    risk=Seeking(tau0=0.03, tau_least=3e-4),
+    uncertainty=Ensemble(sigma_scale=0.3, reward_rate=0.3),
+    feed=Fresh(passes=1, minibatch=4),
+    every_bonus=True,
+    gamma=0.995,
+    network="mlp",
+    hidden=(128,),
+    policy_rate=0.03,
+    value_rate=0.3,
+    advantage_limit=30.0,
+    by_spread=True,
+    spread_share=0.25,
+    spread_decay=0.99,
+    past_ends=True,
+)
+
+# Two batches of sixteen after each rollout, one of the 32 fresh.
+NETWORK_REPLAY = dataclasses.replace(
+    NETWORK,
+    risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
+    uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
+    feed=Replay(),
+    every_action=True,
+    every_bonus=False,
+    rollout=20,
+    gamma=0.998,
+    lam=0.95,
+    policy_rate=0.3,
+    value_rate=0.2,
+)
+
+PRESETS: dict[str, ActorCritic | BootDQN] = {
+    "ersac": NETWORK,
+    "ersac-sampled": dataclasses.replace(NETWORK, every_bonus=False),
+    "vanilla": dataclasses.replace(NETWORK, risk=Neutral()),
+    "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
+    "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
+    "ersac-replay": NETWORK_REPLAY,
+    "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, feed=Replay(updates=4)),
+    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), feed=Replay(), every_bonus=False),
+    "boot-dqn": BootDQN(),
+    "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
+}
 
 # The baselines have the reward heads as the paper has them, a task that trains the shared layers, and are tuned with this prior.
 AUXILIARY = Ensemble(shared=True, prior_scale=0.1)
 
-# Two batches of sixteen after each rollout, one of the 32 fresh.
-REPLAYED = ActorCritic(
+TABLE_REPLAY = ActorCritic(
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
     uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
     feed=Replay(),
@@ -24,59 +73,48 @@ REPLAYED = ActorCritic(
     value_rate=0.4,
 )
 
-# Where the bonus of every action is known, sigma may fall faster, the policy follow more slowly, and what is far away count for more.
-EXPECTING = ActorCritic(
-    risk=Seeking(tau_least=3e-4), uncertainty=Ensemble(reward_rate=0.3), every_bonus=True, policy_rate=0.03, advantage_limit=30.0
-)
-
-PRESETS: dict[str, ActorCritic | BootDQN] = {
-    "ersac": ActorCritic(risk=Seeking()),
-    "ersac-expected": EXPECTING,
+TABLE_PRESETS: dict[str, ActorCritic] = {
+    # Where the bonus of every action is known, sigma may fall faster, the policy follow more slowly, and what is far away count for more.
+    "ersac": ActorCritic(
+        risk=Seeking(tau_least=3e-4), uncertainty=Ensemble(reward_rate=0.3), every_bonus=True, policy_rate=0.03, advantage_limit=30.0
+    ),
+    "ersac-sampled": ActorCritic(risk=Seeking()),
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),
-    "ersac-replay": REPLAYED,
-    "ersac-replay-max": dataclasses.replace(REPLAYED, uncertainty=Posterior(), feed=Replay(updates=4)),
+    "ersac-replay": TABLE_REPLAY,
+    "ersac-replay-max": dataclasses.replace(TABLE_REPLAY, uncertainty=Posterior(), feed=Replay(updates=4)),
     "vanilla-replay": ActorCritic(risk=Neutral(alpha=0.02), uncertainty=AUXILIARY, feed=Replay()),
-    "boot-dqn": BootDQN(),
-    "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
 }
 
 
-# Away from the sea chance has a say, and the discount is not the paper's: what an update sees is many environments, a few steps each.
-# Networks never come to agree as tables do: what is left of sigma where all is known would be sought for ever, so it counts half.
-ABROAD: dict[str, Any] = {"gamma": 0.995, "lam": 0.95, "rollout": 16, "by_spread": True, "past_ends": True, "sigma_scale": 0.5}
-
-# There replay is what the paper makes of it, with the sampled critic: K of every action is learned too slowly where it is no table, and a
-# rate that is right where an action has one outcome is far too fast where it has many.
-REPLAYED_ABROAD = ActorCritic(risk=Seeking(), uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5), feed=Replay())
+# Many environments bring many rollouts at once, so each may be shorter and is learned from twice. Their discount is the field's; the
+# longer one of the paper is for its one environment, in which nothing is random.
+SIDE_BY_SIDE: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9, "passes": 2}
+SIDE_BY_SIDE_REPLAY: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9, "updates": 8}
 
 
-# Sixteen environments bring as many rollouts at once: eight updates follow, not two. What is climbed that often needs less of sigma.
-WITH_REPLAY_ABROAD = {"updates": 8, "sigma_scale": 0.25}
-
-
-def abroad(learner: ActorCritic | BootDQN) -> ActorCritic | BootDQN:
-    """A named agent as it is away from the sea."""
-    if not isinstance(learner, ActorCritic):
-        return learner
-    return config.override(learner, **ABROAD | (WITH_REPLAY_ABROAD if isinstance(learner.feed, Replay) else {}))
-
-
-PRESETS_ABROAD = {agent: abroad(learner) for agent, learner in (PRESETS | {"ersac-replay": REPLAYED_ABROAD}).items()}
-
-
-def preset(agent: str, uncertainty: str | Callable[..., Any] | None = None, env: config.Environment = AT_SEA) -> ActorCritic | BootDQN:
-    """A named agent, with another source of sigma if one is named, as it is for an environment of that kind."""
-    learner = config.pick("agent", agent, PRESETS if isinstance(env, config.DeepSea) else PRESETS_ABROAD)
+def preset(
+    agent: str, uncertainty: str | Callable[..., Any] | None = None, network: str | None = None, env: config.Environment = DEEP_SEA
+) -> ActorCritic | BootDQN:
+    """A named agent, with another source of sigma or another network if one is named, for as many environments side by side."""
+    presets: dict[str, Any] = {"mlp": PRESETS, "table": TABLE_PRESETS}
+    if network is not None and not isinstance(config.pick("agent", agent, PRESETS), ActorCritic):
+        raise unknown_option(agent, "--network")
+    learner = config.pick("agent", agent, config.pick("network", network or "mlp", presets))
+    if isinstance(learner, ActorCritic) and config.copies(env) > 1:
+        learner = config.override(learner, **SIDE_BY_SIDE_REPLAY if isinstance(learner.feed, Replay) else SIDE_BY_SIDE)
     if uncertainty is None:
         return learner
     if not isinstance(learner, ActorCritic):
-        options = [config.option(path[-1], hint) for path, hint, _ in config.leaves(learner)]
-        raise config.SettingsError(f"unknown option --uncertainty of agent {agent}{config.nearest('--uncertainty', options)}")
+        raise unknown_option(agent, "--uncertainty")
     if callable(uncertainty):
         name = getattr(uncertainty, "__qualname__", type(uncertainty).__qualname__)
         return dataclasses.replace(learner, uncertainty=config.Own(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
-    if isinstance(env, config.DeepSea) and kind is config.Rnd:
-        raise config.SettingsError("--uncertainty rnd is for observations that are arrays; at sea choose ensemble, posterior or counts")
     return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())
+
+
+def unknown_option(agent: str, name: str) -> config.SettingsError:
+    """What is said of an option that an agent has not, with the nearest that it has."""
+    options = [config.option(path[-1], hint) for path, hint, _ in config.leaves(PRESETS[agent])]
+    return config.SettingsError(f"unknown option {name} of agent {agent}{config.nearest(name, options)}")

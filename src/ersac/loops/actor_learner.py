@@ -200,7 +200,7 @@ def _learn(
 ) -> tuple[Learner, Packed, Tree, Metrics, Metrics]:
     """Learn from new rollouts. What is kept is given away; the parameters are not, somebody may be acting with them."""
     settings = config.with_floats(settings, numbers)
-    agent, feed = _agent(settings, spec), make_feed(settings.learner)
+    agent, feed = _agent(settings, spec), make_feed(settings.learner, spec.envs)
     key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
     learner, food, metrics = learn(agent, feed, learner, food, newest, key)
     return learner, packed(agent.acting(learner)), food, metrics, guard.watch(newest, learner)
@@ -254,7 +254,7 @@ def first_carry(settings: config.Train, spec: Spec, seed: int) -> Carry:
     """A learner that has seen nothing, and an empty feed."""
     learner = _agent(settings, spec).init(np.random.default_rng(seed))
     example = jax.tree.map(lambda leaf: leaf[0], _blank(settings, spec))
-    return Carry(learner, make_feed(settings.learner).init(example), np.int32(0))
+    return Carry(learner, make_feed(settings.learner, spec.envs).init(example), np.int32(0))
 
 
 def _blank(settings: config.Train, spec: Spec) -> Trajectory:

@@ -84,7 +84,7 @@ Brought = tuple[Carry, tuple[Episodes, Metrics, Metrics]]  # carry, then of ever
 def chunk(settings: config.Train, carry: Carry, world: Tree, key: Key) -> Brought:
     """A fixed number of rollouts of one seed, each of which is learned from."""
     env, agent = build(settings)
-    feed = make_feed(settings.learner)
+    feed = make_feed(settings.learner, env.envs)
 
     def body(carry: Carry, drawn: tuple[Dice, Key]) -> tuple[Carry, tuple[Facts, Metrics, Metrics]]:
         dice, key_feed = drawn
@@ -140,7 +140,7 @@ def _start(static: config.Train, seeds: Array, worlds: Tree, learner: Learner) -
         actors = of_envs(env.envs, start)(env_keys(jax.random.fold_in(key, START), env.envs))
         first = jax.tree.map(lambda leaf: leaf[0], actors)
         example = jax.eval_shape(lambda: rollout(env, agent, world, learner, first, throw(static.learner, agent, key))[1])
-        return key, make_feed(static.learner).init(example), actors
+        return key, make_feed(static.learner, env.envs).init(example), actors
 
     return jax.vmap(one)(seeds, worlds, learner)
 

@@ -21,8 +21,20 @@ from ersac.config import SettingsError, Train, leaves
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
-# Settings that earlier records have not: unset, or off, a run is the one it was before there were any.
-ADDED = {"steps", "torso", "make", "logit_limit", "by_spread", "every_bonus", "past_ends"}
+# Settings that earlier records have not, and the value with which a run is the one that it was before there were any.
+ADDED: dict[str, Any] = dict.fromkeys(("steps", "torso", "make", "logit_limit", "minibatch")) | {
+    "by_spread": False,
+    "every_bonus": False,
+    "past_ends": False,
+    "first_visit": False,
+    "network": "table",
+    "estimator_hidden": (256,),
+    "upper_share": 0.1,
+    "spread_share": 1.0,
+    "spread_decay": 0.0,
+    "passes": 1,
+    "predictor_rate": 0.3,
+}
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
@@ -166,7 +178,7 @@ def is_settings(value: Any) -> bool:
 
 def settings_hash(settings: Train) -> str:
     """Twelve digits that name a set of settings."""
-    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value in (None, False))
+    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value == ADDED[name])
     flat = {".".join(path): value for path, _, value in leaves(settings) if counted(path[-1], value)}
     return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
 

@@ -51,6 +51,7 @@ class Result:
         return {
             "agent": self.settings.agent,
             "env": config.named(env),
+            "network": getattr(self.settings.learner, "network", "mlp"),
             **where,
             "seeds": len(self.seeds),
             "seed": self.settings.run.seed,
@@ -107,7 +108,7 @@ class Result:
             )
             return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
-        title = f"{self.settings.agent} on {kind}, depth {env.depth}"
+        title = f"{self.settings.agent} ({getattr(self.settings.learner, 'network', 'mlp')}) on {kind}, depth {env.depth}"
         command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent} --seeds {run.seeds} --seed {run.seed}"
         caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
         return picture.draw(title, caption, self.seeds, self.moments)

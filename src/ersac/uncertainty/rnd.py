@@ -8,15 +8,11 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
-def random_network_distillation(
-    net: nets.Net, shape: tuple[int, ...], n_actions: int, outputs: int, sigma_scale: float | Array
-) -> Uncertainty:
+def random_network_distillation(head: nets.Head, target: nets.Net, n_actions: int, outputs: int, sigma_scale: float | Array) -> Uncertainty:
     """`sigma_scale^2` times the mean squared error on random targets of unit variance, some for each action.
 
-    The predictor says zero at first, so that sigma is `sigma_scale` where nothing was learned, whatever the observation.
+    `head` predicts zero at first, so that sigma is `sigma_scale` where nothing was learned, whatever the observation.
     """
-    head = nets.apart(net, shape, n_actions * outputs, gain=0.0)
-    target = nets.random_net(net, shape, n_actions * outputs, scale=1.0)
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         fixed = target.init(rng)
@@ -34,4 +30,4 @@ def random_network_distillation(
     def loss(params: Params, fixed: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         return 0.5 * jnp.mean(missed(params, fixed, obs, features, t.action), axis=-1)
 
-    return Uncertainty(init, sigma2, loss, lambda fixed, t: fixed, {})
+    return Uncertainty(init, sigma2, loss, lambda fixed, t: fixed, head.rows)
