@@ -10,7 +10,7 @@ from ersac import risk as risks
 from ersac.agents import critics
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
-from ersac.agents.boot_dqn import Net, boot_dqn, trailing
+from ersac.agents.boot_dqn import Members, Net, boot_dqn, looked_up, multiplied, trailing
 from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of
 from ersac.feeds import Feed
 from ersac.lenses import Lens
@@ -130,7 +130,7 @@ def make_bound(limit: int | None) -> Callable[[Array], Array]:
     return (lambda logits: logits) if limit is None else (lambda logits: nets.bounded(logits, limit))
 
 
-def make_lens(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:
+def make_lens(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:
     """How the learner sees an environment."""
     if seen == config.PLAIN and not (isinstance(env.observations, Box) and env.observations.is_bytes):
         return lenses.plain()
@@ -143,7 +143,7 @@ def make_agent(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv
         case config.ActorCritic():
             return make_actor_critic(settings, env, seen)
         case config.BootDQN():
-            return make_boot_dqn(settings, env)
+            return make_boot_dqn(settings, env, seen)
 
 
 def make_feed(settings: config.ActorCritic | config.BootDQN) -> Feed:
@@ -155,13 +155,27 @@ def make_feed(settings: config.ActorCritic | config.BootDQN) -> Feed:
             return feeds.fresh()
 
 
-def make_boot_dqn(settings: config.BootDQN, env: Env | HostEnv | Spec) -> Agent:
-    """Bootstrapped DQN: one Adam for the rows of the first layer and for what is above it."""
-    if env.envs > 1 or not isinstance(env.observations, Discrete) or not isinstance(env.actions, Discrete):
-        raise config.SettingsError("boot-dqn acts in one environment with discrete observations and actions: deep-sea, or --envs 1")
-    net = Net(settings.members, settings.hidden, env.observations.n, env.actions.n)
+def make_boot_dqn(
+    settings: config.BootDQN,
+    env: Env | HostEnv | Spec,
+    seen: config.Seen = config.PLAIN,
+) -> Agent:
+    """Bootstrapped DQN: one Adam for the first layer, rows or weights, and for what is above it."""
+    if not isinstance(env.actions, Discrete):
+        why = f"those of {env.name} are continuous"
+        raise config.SettingsError(f"boot-dqn needs actions that can be counted; {why}")
     adam = rows.adam(settings.learning_rate, settings.b1, settings.b2)
-    return boot_dqn(settings, net, adam, rows.store(trailing(adam, settings.target_period), net.members * net.hidden[0]))
+    shape = lambda n_inputs: Net(settings.members, settings.hidden, n_inputs, env.actions.n)
+    match env.observations:
+        case Discrete(n):
+            net, rule = shape(n), trailing(adam, settings.target_period)
+            store = rows.store(rule, net.members * net.hidden[0])
+            first = looked_up(net, store, settings.target_period)
+        case Box() as box:
+            net = shape(box.size)
+            first = multiplied(net)
+    lens = make_lens(settings, env, seen)
+    return boot_dqn(settings, Members(net, first, adam, lens, env.observations))
 
 
 def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen = config.PLAIN) -> Agent:
