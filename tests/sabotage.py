@@ -130,6 +130,18 @@ FAULTS = [
         "randint(key, (), 1, net.members)",
         "agents/test_boot_dqn.py::test_every_member_is_as_likely_to_act",
     ),
+    Fault(
+        "agents/boot_dqn.py",
+        "first.cut(known.target)",
+        "first.cut(params.dense)",
+        "agents/test_boot_dqn.py::test_on_vectors_the_update_is_the_books_with_momentum",
+    ),
+    Fault(
+        "agents/boot_dqn.py",
+        "batch.noise.lots[:, 0].reshape(-1)",
+        "jnp.tile(batch.noise.lots[0, 0], n)",
+        "agents/test_boot_dqn.py::test_environments_side_by_side_bring_a_gradient_step_each",
+    ),
     # uncertainty
     Fault(
         "uncertainty/ensemble.py",

@@ -366,7 +366,7 @@ class BootDQN:
     members: Annotated[int, Between(2, 1000)] = 10
     """Q-networks; one of them acts through an episode."""
     rollout: Annotated[int, Between(1, 10_000)] = 1
-    """Steps between updates."""
+    """Steps between updates, of which there are then as many as environments."""
     gamma: Unit = 0.99
     """Discount."""
     hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (50, 50)
@@ -390,7 +390,8 @@ class BootDQN:
     prior_scale: Scale = 3.0
     """Factor on the priors, which are networks like those that are trained."""
     noise_variance: Annotated[float, Between(0, 100)] | None = None
-    """Variance of the noise stored with each transition and added to the members' rewards; none in bsuite."""
+    """Variance of the noise stored with each transition and added to the members' rewards, in the
+    environment's units; none in bsuite."""
 
 
 SHOWN = 100  # characters of a value that could not be used
@@ -493,6 +494,7 @@ class Size:
     states: int  # where observations are discrete, else 0
     observation_bytes: int
     n_actions: int
+    numbers: int = 1  # in an observation
 
 
 def bytes_needed(settings: Train, size: Size | None = None) -> int:
@@ -523,8 +525,13 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
         case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
             own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
             layers = 4 * members * dense_size(hidden, n_actions)  # with Adam's moments and the target's
-            replay = slots * (4 + (1 if variance is None else members)) + -(-slots * members // 4)  # of a mask each bit is a byte
+            if not states:  # the first layer is one of them, and priors are networks too
+                layers = 5 * members * (dense_size(hidden, n_actions) + hidden[0] * size.numbers)
+            both = 2 * -(-size.observation_bytes // 4)  # of a transition: before it and after
+            rewards = 1 if variance is None else members
+            replay = slots * (2 + both + rewards) + -(-slots * members // 4)  # of a mask each bit is a byte
             update = 16 * batch * members * sum(hidden)  # about what a batch passes through
+            update += 2 * batch * (envs * both + size.numbers)  # drawn at once, then normalised
             drawn = members + batch + 8
     remembered = (members + 1) * n_actions + 2  # priors, counts, visits, the map of actions
     return settings.run.seeds * 4 * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)

@@ -8,11 +8,13 @@ from jax import numpy as jnp
 from scipy import stats
 
 import ersac
-from ersac import config
+from ersac import api, config
 from ersac.agents import boot_dqn
-from ersac.agents.make import make_agent
+from ersac.agents.make import make_agent, make_lens
 from ersac.agents.presets import PRESETS
+from ersac.envs.base import Box, Discrete, Env, Spec
 from ersac.envs.deep_sea import deep_sea
+from ersac.loops import actor_learner, on_device
 from ersac.loops.rollout import begin, interact
 from ersac.study import records
 from ersac.types import Trajectory
@@ -105,7 +107,10 @@ class Book:
         self.added += 1
         if len(self.replay) < self.settings.least_replay:
             return
-        drawn = [self.replay[int(lot) % len(self.replay)] for lot in noise.lots]
+        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.lots])
+
+    def learn(self, drawn):
+        """One step of every member on a batch."""
         batch = [jnp.stack(column) for column in zip(*drawn, strict=True)]
         step, self.opt = self.optimiser.update(self.gradient(self.params, self.target, batch), self.opt)
         self.params = optax.apply_updates(self.params, step)
@@ -247,6 +252,189 @@ def test_weights_are_drawn_as_bsuite_draws_them():
     assert not any(part.any() for part in (bias, b2, b3))
     for part, inputs in ((first, 400), (w2, 50), (w3, 50)):
         np.testing.assert_allclose(part.std() * inputs**0.5, 0.88, rtol=0.1)
+
+
+def one_hot(depth: int, envs: int = 1) -> Env:
+    """DeepSea whose observations are vectors, as bsuite's are."""
+    sea = deep_sea(depth)
+    observe = lambda world, state: jax.nn.one_hot(sea.observe(world, state), sea.n_states)
+    return sea._replace(observations=Box((sea.n_states,)), observe=observe, envs=envs)
+
+
+def make_dense(envs: int = 1, seen: config.Seen = config.PLAIN, **changes):
+    settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
+    return settings, make_agent(settings, one_hot(3, envs), seen)
+
+
+def as_vectors(t: Trajectory) -> Trajectory:
+    return t._replace(obs=jax.nn.one_hot(t.obs, ENV.n_states, dtype=t.reward.dtype))
+
+
+def side_by_side(agent, seed: int, envs: int, length: int = 1) -> Trajectory:
+    """Trajectories of so many environments, of vectors."""
+    each = [as_vectors(steps(agent, envs * seed + place, length)) for place in range(envs)]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
+
+
+def dense_values(agent, learner, members: int = 3):
+    """Those of `all_values`, at one-hot vectors."""
+    one = lambda obs: jnp.stack([agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1)
+    return jax.jit(jax.vmap(one))(jnp.eye(ENV.n_states))
+
+
+def test_a_row_is_a_one_hot_vector_times_the_dense_weights():
+    """The same draws are the same members and the same priors."""
+    (_, rows), (_, dense) = make(), make_dense()
+    ours, theirs = (agent.init(np.random.default_rng(2)) for agent in (dense, rows))
+    np.testing.assert_allclose(dense_values(dense, ours), all_values(rows, theirs), rtol=0, atol=1e-6)
+    sigma2 = lambda agent, learner, states: jax.vmap(lambda obs: agent.sigma2(learner, obs, 0))(states)
+    expected = sigma2(rows, theirs, STATES)
+    np.testing.assert_allclose(sigma2(dense, ours, jnp.eye(ENV.n_states)), expected, rtol=1e-4)
+    assert np.abs(np.diff(expected)).min() > 1e-3
+
+
+@pytest.mark.parametrize("changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"])
+def test_on_vectors_the_update_is_the_books_with_momentum(float64, changes):
+    """Targets that are copies, and Adam as it is; the prior's scale is a power of two, which loses no digits."""
+    settings, agent = make_dense(learning_rate=0.01, prior_scale=2.0, **changes)
+    learner, book = double(agent.init(np.random.default_rng(0))), Book(settings, np.random.default_rng(0))
+    np.testing.assert_allclose(dense_values(agent, learner), book.values(), rtol=0, atol=1e-12)
+    before, update = learner, jax.jit(agent.update)
+    for seed in range(30):
+        t = double(steps(agent, seed))
+        learner, _, _ = update(learner, as_vectors(t))
+        book.update(t)
+    assert learner.opt["time"] == book.updates == 25
+    ours = dense_values(agent, learner)
+    assert np.abs(ours - dense_values(agent, before)).min() > 1e-4
+    np.testing.assert_allclose(ours, book.values(), rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(learner.memory.prior, before.memory.prior)
+
+
+@pytest.mark.parametrize(("envs", "seen"), [(1, config.PLAIN), (4, config.Seen())], ids=["raw", "four, normalised"])
+def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
+    """Chance finds the treasure once in 32 episodes."""
+    monkeypatch.setattr(on_device, "make_env", lambda settings: one_hot(5, settings.envs))
+    small = {"members": 5, "hidden": (20, 20), "batch": 32, "least_replay": 32, "seeds": 2}
+    settings = api.make_settings("gymnax:tiny", "boot-dqn", envs=envs, chunk=2_000 // envs, **small)
+    program = on_device.prepare(config.replace_at(settings, ("env", "seen"), seen))
+    _, late = (chunk for _, chunk in zip(range(2), on_device.run(program), strict=False))
+    assert late.facts.goal[late.facts.ended].mean() > 0.9
+    assert late.facts.goal.any(axis=(1, 3)).all()  # in every environment of every seed
+    np.testing.assert_array_equal(late.carry.learner.opt["time"], 4_000 - 32 // envs * envs + envs)
+
+
+def test_environments_side_by_side_bring_a_gradient_step_each(float64):
+    """After N T transitions N batches, each by its own lots: as if the book had drawn from the full ring N times."""
+    envs, length = 4, 2
+    settings, agent = make_dense(envs=envs, learning_rate=0.01, prior_scale=2.0, replay=400, least_replay=24)
+    learner, book = double(agent.init(np.random.default_rng(0))), Book(settings, np.random.default_rng(0))
+    start, update, held = dense_values(agent, learner), jax.jit(agent.update), []
+    for seed in range(40):
+        t = double(side_by_side(agent, seed, envs, length))
+        learner, _, metrics = update(learner, t)
+        fresh = boot_dqn.transitions(t)
+        states = fresh._replace(obs=fresh.obs.argmax(-1), next_obs=fresh.next_obs.argmax(-1))
+        held += zip(*map(list, states), strict=True)
+        assert learner.memory.added == len(held) == (seed + 1) * envs * length
+        if seed < 2:  # too little to learn from
+            np.testing.assert_array_equal(dense_values(agent, learner), start)
+        elif seed < 12:  # the book is slow
+            for lots in t.noise.lots[:, 0]:
+                book.learn([held[int(lot) % len(held)] for lot in lots])
+            assert learner.opt["time"] == book.updates == envs * (seed - 1)
+            np.testing.assert_allclose(dense_values(agent, learner), book.values(), rtol=0, atol=1e-9)
+        assert np.isfinite(metrics["loss"])
+    ring = learner.memory.ring
+    np.testing.assert_array_equal(ring.obs[: len(held)].argmax(-1), [each[0] for each in held])
+    np.testing.assert_array_equal(ring.mask[: len(held)], np.stack([each[-1] for each in held]))
+    assert not ring.obs[len(held) :].any()
+
+
+def test_of_more_than_the_replay_holds_the_last_are_kept():
+    _, agent = make_dense(envs=4, replay=6)
+    memory = agent.init(np.random.default_rng(0)).memory
+    for seed in range(2):
+        fresh = boot_dqn.transitions(side_by_side(agent, seed, envs=4, length=2))
+        memory, drawn = boot_dqn.remember(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
+        slots = (8 * seed + np.arange(2, 8)) % 6
+        np.testing.assert_array_equal(memory.ring.reward[slots], fresh.reward[2:])
+        np.testing.assert_array_equal(drawn.reward, np.resize(memory.ring.reward, (16, 1)))
+        assert memory.added == 8 * (seed + 1)
+
+
+def test_whatever_a_fake_step_says_nobody_learns_it():
+    """All of the ring is drawn in every batch; what a fake step has of everything but its mask is of no consequence."""
+    _, agent = make_dense(envs=4, mask_share=1.0, replay=16, batch=16)
+    real, whole = jnp.ones((4, 2)).at[1, 0].set(0).at[3, 1].set(0), jnp.arange(16, dtype=jnp.uint32)
+
+    def learned(reward: float, mask):
+        learner = agent.init(np.random.default_rng(0))
+        for seed in range(5):
+            t = side_by_side(agent, seed, 4, 2)
+            noise = t.noise._replace(lots=jnp.broadcast_to(whole, (4, 2, 16)))
+            t = t._replace(reward=jnp.where(real > 0, t.reward, reward), mask=mask, noise=noise)
+            learner, _, metrics = jax.jit(agent.update)(learner, t)
+        return learner, metrics
+
+    (quiet, metrics), (loud, same), (fooled, other) = learned(0.0, real), learned(1e3, real), learned(1e3, jnp.ones((4, 2)))
+    held = np.asarray(quiet.memory.ring.mask).reshape(2, 4, 2, 3)
+    np.testing.assert_array_equal(held, np.broadcast_to(real[None, :, :, None] > 0, held.shape))
+    np.testing.assert_array_equal(quiet.params.dense, loud.params.dense)
+    assert metrics["loss"] == same["loss"] < other["loss"]
+    assert not np.allclose(fooled.params.dense, loud.params.dense)
+
+
+def test_units_do_not_matter_through_the_lens():
+    """Observations in other units and rewards a thousandfold: the same members act and learn; raw ones would not."""
+    settings, agent = make_dense(envs=4, seen=config.Seen())
+
+    def learned(agent, unit: float, pay: float):
+        learner = agent.init(np.random.default_rng(0))
+        for seed in range(8):
+            t = side_by_side(agent, seed, 4, 2)
+            t = t._replace(obs=unit * t.obs + 3 * unit, reward=pay * t.reward)
+            learner, _, _ = jax.jit(agent.update)(agent.observe(learner, t), t)
+        acting = agent.acting(learner)
+        return agent.act(acting, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
+
+    (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+    np.testing.assert_allclose(learner.params.dense, other.params.dense, atol=1e-4)
+    ring = lambda learner: make_lens(settings, one_hot(3, 4), config.Seen()).inner(learner.memory).ring
+    np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # what is kept is raw
+    raw = make_dense(envs=4)[1]
+    assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
+
+
+def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
+    settings = config.check(config.override(PRESETS["boot-dqn"], **SMALL))
+    spec = Spec("pictures", Box((3, 2, 2), is_bytes=True), Discrete(4), 2)
+    agent = make_agent(settings, spec, config.Seen())
+    learner = agent.init(np.random.default_rng(0))
+    ring = make_lens(settings, spec, config.Seen()).inner(learner.memory).ring
+    assert ring.obs.shape == ring.next_obs.shape == (12, 3, 2, 2)
+    assert ring.obs.dtype == ring.next_obs.dtype == np.uint8
+    image = jnp.arange(12, dtype=jnp.uint8).reshape(3, 2, 2)
+    q = agent.act(learner, 0, image, 0.5)[1]
+    assert q.shape == (4,)
+    assert not np.allclose(q, agent.act(learner, 0, image[::-1], 0.5)[1])
+
+
+def test_continuous_actions_are_refused_in_one_line():
+    spec = Spec("pushed", Box((2,)), Box((1,), low=(-1.0,), high=(1.0,)), 1)
+    with pytest.raises(config.SettingsError, match=r"^boot-dqn needs actions that can be counted; those of pushed are continuous$"):
+        make_agent(PRESETS["boot-dqn"], spec)
+
+
+@pytest.mark.parametrize("is_bytes", [False, True], ids=["floats", "bytes"])
+@pytest.mark.parametrize("changes", [{"replay": 1}, {"replay": 5_000, "noise_variance": 0.1}], ids=["layers", "replay"])
+def test_what_arrays_take_is_known_before_a_run_begins(changes, is_bytes):
+    small = {"members": 5, "hidden": (64, 16), "batch": 1, "chunk": 1, "envs": 2}
+    settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
+    spec = Spec("any", Box((10, 10, 3), is_bytes), Discrete(3), 2)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(actor_learner.first_carry(settings, spec, 0)))
+    assert config.bytes_needed(settings, actor_learner.size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
 
 
 def test_a_run_is_recorded_like_any_other(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import api, config
-from ersac.envs.base import Box, Env, Step, spec_of
+from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import actor_learner, on_device
 
@@ -27,18 +27,20 @@ def at_sea(agent: str, **changes) -> config.Train:
     return api.make_settings("deep-sea", agent, **(SMALL | {"depth": 4} | changes))
 
 
-def ashore(agent: str, **changes) -> config.Train:
-    return api.make_settings("gymnax:tiny", agent, **(SMALL | {"envs": 3} | changes))
+def ashore(agent: str, name: str = "tiny", **changes) -> config.Train:
+    return api.make_settings(f"gymnax:{name}", agent, **(SMALL | {"envs": 3} | changes))
 
 
 def noisy(settings: config.Train) -> config.Train:
     return config.replace_at(settings, ("learner", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01))
 
 
+BOOT = {"members": 3, "batch": 4, "replay": 30, "least_replay": 6}
 CASES = [
     pytest.param(noisy(at_sea("ersac")), id="a table, fresh"),
     pytest.param(at_sea("ersac-replay", members=3, **REPLAY), id="a table, replayed, every action", marks=slow),
-    pytest.param(at_sea("boot-dqn", members=3, batch=4, replay=30, least_replay=6, rollout=1), id="a member an episode", marks=slow),
+    pytest.param(at_sea("boot-dqn", **BOOT, rollout=1), id="a member an episode", marks=slow),
+    pytest.param(ashore("boot-dqn", "counted", **BOOT), id="a member an episode, vectors, cut", marks=slow),
     pytest.param(ashore("ersac", uncertainty="rnd", outputs=2), id="vectors, cut, fresh", marks=slow),
     pytest.param(noisy(ashore("vanilla-replay", **REPLAY)), id="vectors, cut, replayed"),
 ]
@@ -65,9 +67,16 @@ def tiny() -> Env:
     return Env("tiny", Box((2,)), actions, lambda seed: (), reset, lambda world, state: 3 * state.place + 1, step, envs=3)
 
 
+def counted() -> Env:
+    """The same point with two actions: pushed on or back."""
+    env = tiny()
+    step = lambda world, state, action, key: env.step(world, state, action - 0.5, key)
+    return env._replace(name="counted", actions=Discrete(2), step=step)
+
+
 def made(settings: config.Environment) -> Env:
     """An environment whose rewards and discounts are as precise as all else here."""
-    env = tiny() if isinstance(settings, config.Gymnax) else make_env(settings)
+    env = (counted() if settings.id == "counted" else tiny()) if isinstance(settings, config.Gymnax) else make_env(settings)
 
     def step(world, state, action, key):
         step = env.step(world, state, action, key)

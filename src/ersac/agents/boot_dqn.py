@@ -2,9 +2,12 @@
 
 Members are Q-networks that share a replay and nothing else. Each has a prior that is never trained, a target net with the same prior,
 and learns from its own random half of the transitions. One of them, drawn anew for every episode, acts greedily; it is an index,
-so it goes on learning while it acts. After every step all of them learn from one batch.
+so it goes on learning while it acts. After every step all of them learn from one batch;
+after a step in each of N environments, from N batches.
 
-Where bsuite multiplies by a one-hot observation, a row is looked up, and a step costs the same at every depth:
+Where observations are arrays, the first layer is dense like the others, priors are networks,
+and the target's weights are a copy (see `multiplied`). Where bsuite multiplies by a one-hot
+observation, a row is looked up, and a step costs the same at every depth (see `looked_up`):
 
 - The first layer of all members is a table of rows. Its Adam is lazy: that of bsuite exactly, but that a row does not drift on under
   its momentum while no batch holds it (see rows.py).
@@ -15,6 +18,8 @@ Where bsuite multiplies by a one-hot observation, a row is looked up, and a step
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +29,8 @@ from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent
 from ersac.config import BootDQN
+from ersac.envs.base import Box, Discrete, Space
+from ersac.lenses import Lens
 from ersac.rows import Rule, Store, Touch
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 
@@ -37,7 +44,7 @@ class Noise(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """What is replayed, with leading axes for many."""
+    """What is replayed, with leading axes for many; observations and rewards are raw."""
 
     obs: Array  # [...]
     action: Array  # [...]
@@ -50,18 +57,18 @@ class Transition(NamedTuple):
 class Memory(NamedTuple):
     """What no optimiser sees."""
 
-    prior: Array  # [S, K A]
-    target: Array  # [n]            what is above the first layer, as it was when the target was last refreshed
+    prior: Array  # [S, K A]        of every state; of arrays: the priors' weights [n]
+    target: Array  # [n]            the weights as they were at the last refresh; no rows among them
     ring: Transition  # [N, ...]    the next transition goes where the oldest is
     added: Array  # []              transitions that were ever put into it
 
 
 class Net(NamedTuple):
-    """The members' shape: rows of `hidden[0]`, then dense layers, all of whose numbers stand in one vector."""
+    """The members' shape: a first layer, then dense ones, whose numbers all stand in one vector."""
 
     members: int
     hidden: tuple[int, ...]
-    n_states: int
+    n_inputs: int  # states where observations are integers, else numbers in one
     n_actions: int
 
     @property
@@ -86,7 +93,7 @@ class Net(NamedTuple):
 
 
 def q_values(layers: list[Array], first: Array) -> Array:
-    """Q of every action [K, B, A] from the first layer's rows [K, B, H], priors not included; numpy and jax alike."""
+    """Q without priors [K, B, A] from the first layer before its bias [K, B, H]; numpy or jax."""
     bias, *above = layers
     x = first + bias
     for weights, bias in zip(above[::2], above[1::2], strict=True):
@@ -116,6 +123,99 @@ def refreshes(time: Array, period: int) -> Array:
     return (time + 1) % period == 0
 
 
+Choose = Callable[[Tree], Tree]  # arrays of all members -> those of some of them
+
+
+def everyone(tree: Tree) -> Tree:
+    """All members."""
+    return tree
+
+
+class First(NamedTuple):
+    """The members' first layer: a table of rows, or weights in the vector with all others.
+
+    What is found in the table for observations is [K, B, H]; where there is no table, nothing is.
+    """
+
+    pack: Callable[[Any, Any], Params]  # first weights [D, K H], all above [n] -> parameters
+    pack_prior: Callable[[float, Any, Any], Any]  # scale, the priors' weights -> Memory.prior
+    cut: Callable[[Array], list[Array]]  # the vector -> its arrays [K, ...]
+    look_up: Callable[[Tree, Array], Tree]  # table, obs [B, ...] -> what is found
+    look_back: Callable[[Tree, Array, Array], Tree]  # table, time, obs -> what the target finds
+    q: Callable[[list[Array], Tree, Array], Array]  # arrays, what is found, obs -> [K, B, A]
+    prior: Callable[[Array, Array, Choose], Array]  # Memory.prior, obs, whose -> [K, B, A]
+    move: Callable[[Tree, Array, Array, Tree], Tree]  # table, time, obs, gradient -> table
+
+
+class Members(NamedTuple):
+    """What the members are made of, and how they see."""
+
+    net: Net
+    first: First
+    rule: Rule  # which moves the vector
+    lens: Lens  # through which the networks see
+    observations: Space
+
+
+def looked_up(net: Net, store: Store, period: int) -> First:
+    """The first layer for integers; the store's rule is `trailing` one of that period."""
+
+    def pack_prior(scale: float, first: Any, above: Any) -> Any:
+        prior = scale * q_values(net.cut(above), net.by_member(first))  # [K, S, A]
+        return prior.swapaxes(0, 1).reshape(net.n_inputs, -1).astype(np.float32)
+
+    def look_back(table: Array, time: Array, obs: Array) -> Array:
+        rows, (*_, lag), idle = store.recall(table, time, obs)
+        return net.by_member(rows - lag_now(lag, idle, time, period))
+
+    def move(table: Array, time: Array, obs: Array, gradient: Array) -> Array:
+        return store.update(table, time, obs, net.by_state(gradient))
+
+    return First(
+        pack=lambda first, above: Params(above, store.pack(first)),
+        pack_prior=pack_prior,
+        cut=net.cut,
+        look_up=lambda table, obs: net.by_member(store.look_up(table, obs)),
+        look_back=look_back,
+        q=lambda layers, found, obs: q_values(layers, found),
+        prior=lambda prior, obs, choose: choose(net.by_member(prior[obs])),
+        move=move,
+    )
+
+
+def multiplied(net: Net) -> First:
+    """The first layer for arrays, laid flat: its weights [K, H, D] are the end of the vector."""
+    shape = (net.members, net.hidden[0], net.n_inputs)
+    size = math.prod(shape)
+
+    def pack_prior(scale: float, first: Any, above: Any) -> Any:
+        """Who only acts is told no numbers: the scale is in the last weights; biases are zero."""
+        *below, weights, bias = net.cut(above)
+        scaled = (*below, (scale * weights).astype(np.float32), bias)
+        return joined(first, np.concatenate([part.ravel() for part in scaled]))
+
+    def joined(first: Any, above: Any) -> Any:
+        return np.concatenate([above, first.T.ravel()])
+
+    def cut(dense: Array) -> list[Array]:
+        return [*net.cut(dense[:-size]), dense[-size:].reshape(shape)]
+
+    def q(layers: list[Array], found: Tree, obs: Array) -> Array:
+        *above, weights = layers
+        return q_values(above, jnp.einsum("bd,khd->kbh", obs.reshape(len(obs), -1), weights))
+
+    return First(
+        pack=lambda first, above: Params(joined(first, above), ()),
+        pack_prior=pack_prior,
+        cut=cut,
+        look_up=lambda table, obs: (),
+        look_back=lambda table, time, obs: (),
+        q=q,
+        prior=lambda prior, obs, choose: q(choose(cut(prior)), (), obs),
+        move=lambda table, time, obs, gradient: table,
+    )
+
+
 def drawn_noise(settings: BootDQN, key: Key, length: int) -> Noise:
     """The noise of `length` steps."""
     key_mask, key_reward, key_lots = jax.random.split(key, 3)
@@ -140,8 +240,11 @@ def remember(memory: Memory, fresh: Transition, lots: Array) -> tuple[Memory, Tr
     by hand, and all that was read is written back with them: so what is written depends on what was read, and XLA, which is then sure
     of the order, does not copy the ring at every step.
     """
-    ring, added, new = memory.ring, memory.added, len(fresh.obs)
-    size = len(ring.obs)
+    ring, size = memory.ring, len(memory.ring.obs)
+    # Of more than fit only the last: two in one slot would be written in any order.
+    excess = max(len(fresh.obs) - size, 0)
+    fresh = jax.tree.map(lambda new: new[excess:], fresh)
+    added, new = memory.added + excess, len(fresh.obs)
     chosen = (lots % jnp.minimum(added + new, size).astype(lots.dtype)).astype(added.dtype)
     after = (chosen - added) % size  # slots behind the first that is written
 
@@ -156,72 +259,117 @@ def remember(memory: Memory, fresh: Transition, lots: Array) -> tuple[Memory, Tr
     return memory._replace(ring=ring, added=added + new), drawn
 
 
-def loss(net: Net, layers: list[Array], first: Array, prior: Array, target: Array, t: Transition) -> tuple[Array, dict[str, Array]]:
-    """The mean over members and a batch of masked squared errors; `first`: [K, B, H], the rows of t.obs, `target`: [K, B]."""
-    q = q_values(layers, first) + net.by_member(prior)  # [K, B, A]
+def loss(net: Net, q: Array, target: Array, t: Transition) -> tuple[Array, dict[str, Array]]:
+    """The mean of masked squared errors; `q`: [K, B, A], with priors, `target`: [K, B]."""
     value = jnp.sum(q * jax.nn.one_hot(t.action, net.n_actions)[None], axis=-1)  # [K, B]
     error = t.mask.T * (value - target)
     total = jnp.mean(jnp.square(error))
     return total, {"value": jnp.mean(value), "loss": total, "sigma2": jnp.mean(jnp.var(value, axis=0))}
 
 
-def update(
-    settings: BootDQN, net: Net, rule: Rule, store: Store, learner: Learner, batch: Trajectory
-) -> tuple[Learner, Array, dict[str, Array]]:
-    """Remember a batch of trajectories [B, T], then take one step of every member on a batch of what is remembered."""
-    params, log_tau, memory, opt = learner
-    memory, t = remember(memory, transitions(batch), batch.noise.lots[0, 0])
-    time = opt["time"] + 1
+def descend(
+    settings: BootDQN,
+    parts: Members,
+    learner: Learner,
+    t: Transition,
+) -> tuple[Learner, dict[str, Array]]:
+    """One step of every member on a batch of transitions [B]."""
+    (net, first, rule, lens, _), (params, log_tau, memory, opt) = parts, learner
+    known, time = lens.inner(memory), opt["time"] + 1
+    obs, next_obs = lens.obs(memory, t.obs), lens.obs(memory, t.next_obs)
 
     # targets
-    later, (*_, lag), idle = store.recall(params.rows, time, t.next_obs)
-    later = later - lag_now(lag, idle, time, settings.target_period)
-    q_later = q_values(net.cut(memory.target), net.by_member(later)) + net.by_member(memory.prior[t.next_obs])  # [K, B, A]
-    target = stop_gradient(t.reward.T + settings.gamma * t.discount[None] * jnp.max(q_later, axis=-1))  # [K, B]
+    later = first.look_back(params.rows, time, next_obs)
+    q_later = first.q(first.cut(known.target), later, next_obs)  # [K, B, A]
+    best = jnp.max(q_later + first.prior(known.prior, next_obs, everyone), axis=-1)  # [K, B]
+    reward = lens.reward(memory, t.reward).T  # [K, B]
+    target = stop_gradient(reward + settings.gamma * t.discount[None] * best)
 
-    # Before there is enough to learn from, the gradient is zero; as moments are zero then, nothing moves, and nothing large is selected.
-    ready = memory.added >= settings.least_replay
-    scaled = lambda layers, first: jax.tree.map(lambda x: ready * x, loss(net, layers, first, memory.prior[t.obs], target, t))
-    rows = net.by_member(store.look_up(params.rows, t.obs))
-    (gradients, row_gradient), metrics = jax.grad(scaled, (0, 1), has_aux=True)(net.cut(params.dense), rows)
+    # Before there is enough to learn from, the gradient is zero; as moments are zero then,
+    # nothing moves, and nothing large is selected.
+    ready = known.added >= settings.least_replay
+    prior = first.prior(known.prior, obs, everyone)
+
+    def scaled(layers: list[Array], found: Tree) -> tuple[Array, dict[str, Array]]:
+        q = first.q(layers, found, obs) + prior
+        return jax.tree.map(lambda x: ready * x, loss(net, q, target, t))
+
+    layers, found = first.cut(params.dense), first.look_up(params.rows, obs)
+    gradients, metrics = jax.grad(scaled, (0, 1), has_aux=True)(layers, found)
+    gradients, found_gradient = gradients
     gradient = jnp.concatenate([part.reshape(-1) for part in gradients])
     step, moments = rule.step(opt["dense"], gradient, Touch(jnp.ones(()), jnp.ones(()), time))
     dense = params.dense + step
-    tables = store.update(params.rows, time, t.obs, net.by_state(row_gradient))
-    memory = memory._replace(target=jnp.where(ready & refreshes(time, settings.target_period), dense, memory.target))
+    table = first.move(params.rows, time, obs, found_gradient)
+    refresh = ready & refreshes(time, settings.target_period)
+    memory = lens.replace(memory, known._replace(target=jnp.where(refresh, dense, known.target)))
     opt = {"dense": moments, "time": opt["time"] + ready}
-    return Learner(Params(dense, tables), log_tau, memory, opt), jnp.zeros(len(batch.action)), metrics
+    return Learner(Params(dense, table), log_tau, memory, opt), metrics
 
 
-def init(settings: BootDQN, net: Net, store: Store, rng: Rng) -> Learner:
+def update(
+    settings: BootDQN,
+    parts: Members,
+    learner: Learner,
+    batch: Trajectory,
+) -> tuple[Learner, Array, dict[str, Array]]:
+    """Remember trajectories [N, T], then take N steps, each on its own batch of what is remembered.
+
+    That is a step for each step of an environment at T = 1, as in bsuite, however many there are.
+    All batches are drawn at once, so that the ring is read and written once.
+    """
+    n, memory = len(batch.action), learner.memory
+    lots = batch.noise.lots[:, 0].reshape(-1)
+    known, drawn = remember(parts.lens.inner(memory), transitions(batch), lots)
+    learner = learner._replace(memory=parts.lens.replace(memory, known))
+    once = partial(descend, settings, parts)
+    if n == 1:
+        learner, metrics = once(learner, drawn)
+        return learner, jnp.zeros(n), metrics
+    batches = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), drawn)
+    learner, metrics = jax.lax.scan(once, learner, batches)
+    return learner, jnp.zeros(n), jax.tree.map(jnp.mean, metrics)
+
+
+def init(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
     """A learner that has seen nothing."""
-    first, dense = weights(net, rng)
-    prior_first, prior_dense = weights(net, rng)
-    prior = settings.prior_scale * q_values(net.cut(prior_dense), net.by_member(prior_first))  # [K, S, A]
-    prior = prior.swapaxes(0, 1).reshape(net.n_states, -1).astype(np.float32)
+    net, first, _, lens, observations = parts
+    params = first.pack(*weights(net, rng))
+    prior = first.pack_prior(settings.prior_scale, *weights(net, rng))
     zeros = lambda shape, dtype: jnp.asarray(np.zeros(shape, dtype))
     slots = lambda dtype, *shape: zeros((settings.replay, *shape), dtype)
+    dtype, shape = form(observations)
     ring = Transition(
-        obs=slots(np.int32),
+        obs=slots(dtype, *shape),
         action=slots(np.int32),
         reward=slots(np.float32, 1 if settings.noise_variance is None else net.members),
         discount=slots(np.float32),
-        next_obs=slots(np.int32),
+        next_obs=slots(dtype, *shape),
         mask=slots(np.bool_, net.members),
     )
-    memory = Memory(jnp.asarray(prior), jnp.asarray(dense), ring, zeros((), np.int32))
-    params = Params(jnp.asarray(dense), jnp.asarray(store.pack(first)))
-    opt = {"dense": [zeros(dense.shape, np.float32) for _ in range(2)], "time": zeros((), np.int32)}
-    return Learner(params, zeros((), np.float32), memory, opt)  # nobody plays tau
+    memory = Memory(prior, params.dense, ring, zeros((), np.int32))
+    moments = [zeros(params.dense.shape, np.float32) for _ in range(2)]
+    opt = {"dense": moments, "time": zeros((), np.int32)}
+    learner = Learner(params, zeros((), np.float32), lens.wrap(memory), opt)  # nobody plays tau
+    return jax.tree.map(jnp.asarray, learner)
+
+
+def form(observations: Space) -> tuple[type, tuple[int, ...]]:
+    """The type and the shape of one observation in the replay buffer."""
+    match observations:
+        case Discrete():
+            return np.int32, ()
+        case Box(shape, is_bytes):
+            return np.uint8 if is_bytes else np.float32, shape
 
 
 def weights(net: Net, rng: Rng) -> tuple[Any, Any]:
-    """Every member's first layer [S, K H] and the vector of all above, as bsuite draws them."""
+    """Every member's first layer [D, K H] and the vector of all above, as bsuite draws them."""
     bias, *layers = net.shapes
     above = [np.zeros(bias, np.float32)]
     for matrix, bias in zip(layers[::2], layers[1::2], strict=True):
         above += [truncated_normal(rng, matrix, matrix[-1]), np.zeros(bias, np.float32)]
-    first = truncated_normal(rng, (net.n_states, net.members * net.hidden[0]), net.n_states)
+    first = truncated_normal(rng, (net.n_inputs, net.members * net.hidden[0]), net.n_inputs)
     return first, np.concatenate([part.ravel() for part in above])
 
 
@@ -233,34 +381,43 @@ def truncated_normal(rng: Rng, shape: tuple[int, ...], n_in: int) -> np.ndarray:
     return draws / np.float32(n_in) ** 0.5
 
 
-def boot_dqn(settings: BootDQN, net: Net, rule: Rule, store: Store) -> Agent:
-    """The agent whose shape and optimisers are given."""
+def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
+    """The agent whose shape, first layer, optimiser and lens are given."""
+    net, first, _, lens, _ = parts
 
-    def every(learner: Learner, obs: Array) -> Array:
-        """Q of every member and action at one state [K, A]."""
-        first = store.look_up(learner.params.rows, obs)[None]
-        prior = learner.memory.prior[obs][None]
-        return (q_values(net.cut(learner.params.dense), net.by_member(first)) + net.by_member(prior))[:, 0]
+    def values(learner: Learner, obs: Array, choose: Choose) -> Array:
+        """Q of every action at one observation, of some members [K, A]."""
+        obs = lens.obs(learner.memory, jnp.asarray(obs))[None]
+        (dense, table), known = learner.params, lens.inner(learner.memory)
+        layers, found = choose((first.cut(dense), first.look_up(table, obs)))
+        return (first.q(layers, found, obs) + first.prior(known.prior, obs, choose))[:, 0]
 
     def act(learner: Learner, head: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
         """The best action of the member that acts, ties broken evenly."""
-        layers = [part[head][None] for part in net.cut(learner.params.dense)]
-        own = lambda of_state: of_state.reshape(net.members, -1)[head][None, None]
-        q = (q_values(layers, own(store.look_up(learner.params.rows, obs))) + own(learner.memory.prior[obs]))[0, 0]
+        q = values(learner, obs, lambda tree: jax.tree.map(lambda part: part[head][None], tree))[0]
         best = q == jnp.max(q)
         return jnp.argmax(jnp.cumsum(best) > uniform * jnp.sum(best)), q
 
+    def best(learner: Learner, head: Tree, obs: Array) -> Array:
+        """The best action of all members together."""
+        return jnp.argmax(jnp.mean(values(learner, obs, everyone), axis=0))
+
+    def acting(learner: Learner) -> Learner:
+        """Without the replay buffer, which is far larger than all else."""
+        known = lens.inner(learner.memory)._replace(target=(), ring=(), added=())
+        return learner._replace(memory=lens.replace(learner.memory, known), opt=())
+
     return Agent(
-        init=lambda rng: init(settings, net, store, rng),
+        init=lambda rng: init(settings, parts, rng),
         begin=lambda learner, key: jax.random.randint(key, (), 0, net.members),
         chance=lambda key, length: jax.random.uniform(key, (length,)),
         act=act,
-        acting=lambda learner: learner._replace(opt=()),
-        best=lambda learner, head, obs: jnp.argmax(jnp.mean(every(learner, obs), axis=0)),  # of all members together
+        acting=acting,
+        best=best,
         emit=lambda action: action,
         noise=lambda key, length: drawn_noise(settings, key, length),
         log_mu=lambda q, action: -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1)),  # infinite where q is not a number
-        observe=lambda learner, t: learner,
-        update=lambda learner, batch: update(settings, net, rule, store, learner, batch),
-        sigma2=lambda learner, obs, action: jnp.var(every(learner, obs)[:, action]),
+        observe=lambda learner, t: learner._replace(memory=lens.observe(learner.memory, t)),
+        update=lambda learner, batch: update(settings, parts, learner, batch),
+        sigma2=lambda learner, obs, action: jnp.var(values(learner, obs, everyone)[:, action]),
     )

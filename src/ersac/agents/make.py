@@ -14,7 +14,7 @@ from ersac import risk as risks
 from ersac.agents import critics
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
-from ersac.agents.boot_dqn import Net, boot_dqn, trailing
+from ersac.agents.boot_dqn import Members, Net, boot_dqn, looked_up, multiplied, trailing
 from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of, states
 from ersac.feeds import Feed
 from ersac.lenses import Lens
@@ -165,10 +165,11 @@ def make_bound(limit: int | None) -> Callable[[Array], Array]:
     return (lambda logits: logits) if limit is None else (lambda logits: nets.bounded(logits, limit))
 
 
-def make_lens(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:
+def make_lens(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Seen) -> Lens:
     """How the learner sees an environment."""
     is_bytes = isinstance(env.observations, Box) and env.observations.is_bytes
-    if seen == config.PLAIN and not is_bytes and not settings.past_ends:
+    credits_ends = isinstance(settings, config.ActorCritic) and settings.past_ends  # which takes the lengths of episodes
+    if seen == config.PLAIN and not is_bytes and not credits_ends:
         return lenses.plain()
     return lenses.relative(env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards)
 
@@ -179,7 +180,7 @@ def make_agent(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv
         case config.ActorCritic():
             return make_actor_critic(settings, env, seen)
         case config.BootDQN():
-            return make_boot_dqn(settings, env)
+            return make_boot_dqn(settings, env, seen)
 
 
 def make_feed(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> Feed:
@@ -190,16 +191,30 @@ def make_feed(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> F
         case config.ActorCritic(feed=config.Fresh(passes, minibatch)):
             return feeds.fresh(passes, envs, minibatch)
         case _:
-            return feeds.fresh()
+            return feeds.fresh(envs=envs)
 
 
-def make_boot_dqn(settings: config.BootDQN, env: Env | HostEnv | Spec) -> Agent:
-    """Bootstrapped DQN: one Adam for the rows of the first layer and for what is above it."""
-    if env.envs > 1 or not isinstance(env.observations, Discrete) or not isinstance(env.actions, Discrete):
-        raise config.SettingsError("boot-dqn acts in one environment with discrete observations and actions: deep-sea, or --envs 1")
-    net = Net(settings.members, settings.hidden, env.observations.n, env.actions.n)
+def make_boot_dqn(
+    settings: config.BootDQN,
+    env: Env | HostEnv | Spec,
+    seen: config.Seen = config.PLAIN,
+) -> Agent:
+    """Bootstrapped DQN: one Adam for the first layer, rows or weights, and for what is above it."""
+    if not isinstance(env.actions, Discrete):
+        why = f"those of {env.name} are continuous"
+        raise config.SettingsError(f"boot-dqn needs actions that can be counted; {why}")
     adam = rows.adam(settings.learning_rate, settings.b1, settings.b2)
-    return boot_dqn(settings, net, adam, rows.store(trailing(adam, settings.target_period), net.members * net.hidden[0]))
+    shape = lambda n_inputs: Net(settings.members, settings.hidden, n_inputs, env.actions.n)
+    match env.observations:
+        case Discrete(n):
+            net, rule = shape(n), trailing(adam, settings.target_period)
+            store = rows.store(rule, net.members * net.hidden[0])
+            first = looked_up(net, store, settings.target_period)
+        case Box() as box:
+            net = shape(box.size)
+            first = multiplied(net)
+    lens = make_lens(settings, env, seen)
+    return boot_dqn(settings, Members(net, first, adam, lens, env.observations))
 
 
 def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Seen = config.PLAIN) -> Agent:

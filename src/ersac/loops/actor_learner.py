@@ -247,7 +247,8 @@ def size_of(spec: Spec) -> config.Size:
     states = getattr(spec.observations, "n", 0)
     n_actions = getattr(spec.actions, "n", 1)
     per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
-    return config.Size(states, per_number * getattr(spec.observations, "size", 1), n_actions)
+    numbers = getattr(spec.observations, "size", 1)
+    return config.Size(states, per_number * numbers, n_actions, numbers)
 
 
 def first_carry(settings: config.Train, spec: Spec, seed: int) -> Carry:
