@@ -30,6 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     from ersac.study.ladder import TASKS
 
     options = parsed(argv, list(TASKS))
+    package = TASKS[options.task].package
+    if package is not None and importlib.util.find_spec(package) is None:
+        sys.exit(f"peers: {options.task} needs {package}: pip install {package}")
     if options.json.exists():
         sys.exit(f"peers: {options.json} is there already; choose another name or remove it")
     steps = TASKS[options.task].steps if options.steps is None else options.steps
@@ -116,7 +119,7 @@ def watched(task: str, seed: int, diary: Diary) -> Any:
 
 
 def ppo(task: str, seed: int, steps: int, diary: Diary) -> None:
-    """PPO of Stable-Baselines3 with its defaults, in as many environments as ours acts in."""
+    """PPO of Stable-Baselines3 in as many environments as ours acts in; in all it learns from as many steps at once as by default."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv

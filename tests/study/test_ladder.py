@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import peers
 from ersac import api, cli, config, disk, display, exits
+from ersac.envs import gym
 from ersac.study import ladder, records, sweeps
 from ersac.study.records import Metrics, SeedFacts
 from ersac.study.results import Result
@@ -72,7 +74,7 @@ def test_a_scale_changes_tasks_seeds_and_steps_only():
     assert learners[0].items() <= learners[1].items() <= learners[2].items()
     assert {cell.settings.run.steps for cell in ladder.plan("ladder", "smoke").every} == {4_000}
     assert {cell.task: cell.settings.run.steps for cell in ladder.plan("ladder", "desk").every} == {
-        name: task.steps for name, task in ladder.TASKS.items()
+        name: ladder.TASKS[name].steps for name in ladder.RUNGS
     }
 
 
@@ -94,7 +96,7 @@ def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
     assert {cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")} == set(ladder.ALPHAS)
 
 
-@pytest.mark.parametrize("name", ladder.TASKS)
+@pytest.mark.parametrize("name", [*ladder.RUNGS, "swingup-19"])
 def test_every_task_can_be_made_and_sent_to_a_worker(name):
     task = ladder.TASKS[name]
     env = task.of_seed(3)
@@ -176,7 +178,8 @@ def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
     row = lambda task, alpha, solved, steps, end: ladder.Row(task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end)
     rows = [row("lock", 0.001, 1, None, 9.0), row("lock", 0.003, 2, 700, 1.0), row("lock", 0.01, 2, 500, 0.5)]
     rows += [row("cartpole", 0.0003, 0, None, 20.0), row("cartpole", 0.03, 0, None, 30.0)]
-    assert ladder.best(rows) == {"vanilla": {"lock": 0.01, "cartpole": 0.03}}
+    rows += [row("doorkey-8", alpha, 0, None, 0.0) for alpha in (0.0003, 0.003, 0.03)]  # which says nothing
+    assert ladder.tune(rows) == {"vanilla": {"lock": 0.01, "cartpole": 0.03, "doorkey-8": 0.03}}
 
 
 def peer(path: Path, **changes) -> None:
@@ -292,3 +295,22 @@ def test_without_its_packages_the_peers_say_what_to_install():
     assert done.returncode == 1
     assert done.stderr.startswith("peers: no stable_baselines3 here: pip install stable-baselines3 gymnasium")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_diary_of_a_peer_counts_goals_as_the_ladder_does_and_nothing_beyond_the_budget():
+    diary = peers.Diary(budget=3, target=0.5)
+    for earned, info in ((0.4, {}), (0.5, {}), (0.0, {"is_success": True}), (1.0, {})):
+        diary.step()
+        diary.ended(earned, info)
+    assert diary.told() == {"returns": [0.4, 0.5, 0.0], "goals": [False, True, True], "when": [1, 2, 3]}
+
+
+def test_a_peer_sees_the_numbers_that_ours_sees():
+    """One-hot codes of a grid, in the same order."""
+    diary = peers.Diary(budget=10, target=None)
+    theirs, ours = peers.watched("doorkey-16-fixed", 4, diary), ladder.TASKS["doorkey-16-fixed"].one(4)
+    _, encode = gym.observed(ours.observation_space)
+    batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
+    np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])
+    np.testing.assert_array_equal(theirs.step(2)[0], encode(batch(ours.step(2)[0]))[0])
+    assert diary.steps == 1
