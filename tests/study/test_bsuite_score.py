@@ -97,3 +97,14 @@ def test_the_sizes_are_those_of_bsuites_sweeps():
         assert sweep.NUM_EPISODES == bsuite_score.SEA_EPISODES
     assert tuple(each["height_threshold"] for each in swingup_sweep.SETTINGS) == bsuite_score.HEIGHTS
     assert swingup_sweep.NUM_EPISODES == bsuite_score.SWINGUP_EPISODES
+
+
+def test_luck_in_the_first_hundred_does_not_count_where_moves_slip():
+    goals = {20: np.arange(1_000) < 10}  # by the hundredth episode nine of ten are bad
+    assert bsuite_score.deep_sea_stochastic(goals) == 0 == stochastic.score(sea_frame(goals))
+    assert bsuite_score.deep_sea(goals) == 1 == sea.score(sea_frame(goals))
+
+
+def test_as_many_as_the_limit_is_not_below_it():
+    goals = {20: np.arange(100) % 10 == 9}  # at each tenth episode nine of ten are bad, and more in between
+    assert bsuite_score.deep_sea(goals) == 0 == sea.score(sea_frame(goals))
