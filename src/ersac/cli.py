@@ -116,6 +116,10 @@ class SweepCommand:
     """Who runs it: local, or ray (needs ersac[ray]; RAY_ADDRESS names a cluster, by default there is one on this machine only)."""
     out: Path | None = None
     """Its directory; by default runs/sweeps/NAME-SCALE."""
+    tasks: str | None = None
+    """Of the ladder: these tasks only, with commas between them."""
+    agents: str | None = None
+    """Of the ladder: these agents only, with commas between them."""
     manner: Manner = Manner()
 
 
@@ -319,17 +323,42 @@ def evaluate(argv: list[str]) -> int:
 
 def sweep(argv: list[str]) -> int:
     """`ersac sweep NAME ...`."""
-    from ersac.study import sweeps
+    from ersac.study import ladder, sweeps
 
     command = parse(SweepCommand(), "ersac sweep", "sweep", argv)
+    if command.name in ladder.LADDERS:
+        return climb(command)
     if command.name not in sweeps.SWEEPS:
-        print(sweeps.listed(), end="")
+        print(sweeps.listed() + ladder.listed(), end="")
     if not command.name:
         return exits.OK
+    if command.tasks is not None or command.agents is not None:
+        raise SettingsError(f"--tasks and --agents choose from a ladder: ersac sweep ladder; {command.name} has none")
     home, wanted = planned(command.name, command.scale, command.engine, command.out)
     report = swept(f"{command.name}-{command.scale}", wanted, home, command.engine, command.manner)
     finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.manner)
     report.verdict(home)
+    return exits.OK
+
+
+def climb(command: SweepCommand) -> int:
+    """`ersac sweep ladder ...`."""
+    from ersac.study import ladder
+
+    plan = ladder.plan(command.name, command.scale, command.tasks, command.agents)
+    if command.engine != "local":
+        raise SettingsError(f"--engine {command.engine} is not for {command.name}, whose runs are one after the other: leave it out")
+    home = command.out or Path("runs") / "sweeps" / plan.title
+
+    from ersac import api, display
+
+    with exits.Watch() as watch:
+        climbed = ladder.run(plan, home, api.run, display.choose_for_sweep(not command.manner.quiet), watch.caught)
+    rows = ladder.leave(plan, home, display.note)
+    if not command.manner.quiet:
+        print("\n".join([*ladder.tell(plan, climbed, rows), f"records, table and figures: {home}"]), flush=True)
+    finish({"out": str(home), **ladder.as_json(plan, climbed, rows)}, command.manner)
+    climbed.report.verdict(home)
     return exits.OK
 
 

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ersac import config, disk, display, exits
 from ersac.config import SettingsError, Train
@@ -23,6 +23,18 @@ SWEEP, BATCH, BATCHES, GONE = "sweep.json", "batch.json", "batches", ".gone"
 WIDTH = 8  # runs a core in one batch: more are slower
 MEMORY_SHARE = 0.5  # of the machine's, that a batch may take
 GO_ON = "go on with the same command"
+
+
+class Wanted(Protocol):
+    """A run of one seed, of this kind of sweep or of another."""
+
+    @property
+    def name(self) -> str:
+        """A name that no run with other settings has."""
+
+    @property
+    def settings(self) -> Train:
+        """Everything that decides its numbers."""
 
 
 class Batch(NamedTuple):
@@ -112,7 +124,7 @@ def _even_parts(group: list[Instance], most: int) -> list[list[Instance]]:
     return [group[start : start + size] for start in range(0, len(group), size)]
 
 
-def settled(home: Path, instance: Instance) -> bool:
+def settled(home: Path, instance: Wanted) -> bool:
     """Whether there is nothing left to do for a run: it has ended, and what it left is sound, or it has failed for good."""
     directory, settings = home / instance.name, instance.settings
     with contextlib.suppress(OSError):  # what cannot be read is not there
@@ -126,7 +138,7 @@ def plan(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
 
 
 @contextlib.contextmanager
-def hold(home: Path, title: str, wanted: Sequence[Instance]) -> Iterator[None]:
+def hold(home: Path, title: str, wanted: Sequence[Wanted]) -> Iterator[None]:
     """Be the only one to run a sweep in a directory: a new one, or that of the same sweep."""
     begun = (home / SWEEP).exists() or (home.is_dir() and not set(disk.names(home)) - {records.LOCK, SWEEP + disk.PARTIAL})
     if home.exists() and not begun:

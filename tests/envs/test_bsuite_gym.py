@@ -1,0 +1,95 @@
+"""bsuite's environments through Gymnasium's interface, and the ladder's own environments."""
+
+import pickle
+import warnings
+from functools import partial
+
+import dm_env
+import gymnasium
+import numpy as np
+import pytest
+from dm_env import specs
+
+from ersac.envs import bsuite_gym, checker, gym, tasks
+
+
+class Scripted(dm_env.Environment):
+    """Answers what it was given, one after the other."""
+
+    def __init__(self, answers, shape=(2, 3)):
+        self.answers, self.shape = iter(answers), shape
+
+    def reset(self):
+        return dm_env.restart(np.zeros(self.shape))
+
+    def step(self, action):
+        return next(self.answers)
+
+    def observation_spec(self):
+        return specs.BoundedArray(self.shape, float, -1, 2)
+
+    def action_spec(self):
+        return specs.DiscreteArray(4)
+
+
+def test_an_end_with_a_discount_is_a_cut():
+    shown = np.arange(6.0).reshape(2, 3)
+    env = bsuite_gym.FromBsuite(Scripted([dm_env.transition(1.5, shown), dm_env.truncation(2.0, shown), dm_env.termination(3.0, shown)]))
+    assert env.observation_space == gymnasium.spaces.Box(-1, 2, (6,), np.float32)
+    assert env.action_space.n == 4
+    assert env.reset()[0].shape == (6,)
+    answers = [env.step(0) for _ in range(3)]
+    assert [answer[1:4] for answer in answers] == [(1.5, False, False), (2.0, False, True), (3.0, True, False)]
+    np.testing.assert_array_equal(answers[0][0], np.arange(6))
+    assert answers[0][0].dtype == np.float32
+
+
+def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from bsuite.experiments.cartpole_swingup.cartpole_swingup import CartpoleSwingup
+    env, oracle = bsuite_gym.load("cartpole_swingup/3"), CartpoleSwingup(height_threshold=3 / 20, x_reward_threshold=1 - 3 / 20, seed=11)
+    assert capsys.readouterr().out == ""
+    np.testing.assert_array_equal(env.reset(seed=11)[0], oracle.reset().observation.ravel())
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(2500):
+        action = int(rng.integers(3))
+        obs, reward, terminated, truncated, _ = env.step(action)
+        answer = oracle.step(action)
+        np.testing.assert_array_equal(obs, answer.observation.ravel())
+        assert (reward, terminated, truncated) == (answer.reward, answer.last(), False)
+        if terminated:
+            ends += 1
+            np.testing.assert_array_equal(env.reset()[0], oracle.reset().observation.ravel())
+    assert ends >= 2
+
+
+@pytest.mark.parametrize("name", ["cartpole_swingup/0", "deep_sea/0", "deep_sea_stochastic/0"])
+def test_the_checker_finds_nothing_fatal(name):
+    assert not [finding for finding in checker.findings(partial(bsuite_gym.load, name)) if finding.fatal]
+
+
+def test_the_lock_opens_to_its_keys_only():
+    env = pickle.loads(pickle.dumps(tasks.lock))()
+    env.reset()
+    opened = [env.step(int(key))[:2] for key in tasks.Lock.KEYS[:10]]
+    assert opened == [(n, float(n == 10)) for n in range(1, 11)]
+    assert env.step(0)[0] == 0  # closed again
+    assert [env.step(3)[0], env.step(0)[0], env.step(1)[0]] == [1, 2, 0]
+    assert [env.step(0)[3] for _ in range(86)] == [False] * 85 + [True]
+
+
+def test_a_fixed_layout_is_that_of_the_reseed_wrapper():
+    from minigrid.wrappers import ReseedWrapper
+
+    name = "MiniGrid-DoorKey-8x8-v0"
+    theirs = ReseedWrapper(gymnasium.make(name), seeds=[4])
+    theirs.reset()
+    wanted, ours = theirs.unwrapped.grid.encode(), tasks.fixed_grid(name, 4)
+    for seed in (None, 0, 9):
+        ours.reset(seed=seed)
+        np.testing.assert_array_equal(ours.unwrapped.grid.encode(), wanted)
+    other = tasks.fixed_grid(name, 5)
+    other.reset()
+    assert not np.array_equal(other.unwrapped.grid.encode(), wanted)
+    assert ours.observation_space == gym.resolve(name)().observation_space  # codes, as a grid of that id has
