@@ -238,7 +238,7 @@ def settings_of(task: str, line: Line, seed: int, steps: int) -> Train:
     refuse_if_missing(env)
     if package is not None and importlib.util.find_spec(package) is None:
         raise SettingsError(f"{task} needs {package}: pip install {package}")
-    settings = Train(env, line.agent, preset(line.agent, line.uncertainty, env), default_run(env))
+    settings = Train(env, line.agent, preset(line.agent, line.uncertainty, None, env), default_run(env))
     alpha = ALPHA.get(line.agent, {}).get(task) if line.alpha is None else line.alpha
     changes = {} if alpha is None else {"alpha": alpha}
     return check(override(settings, seed=seed, steps=steps, **changes))
