@@ -73,7 +73,7 @@ def randomly(step: Callable[[np.ndarray], Any], n_actions: int) -> Contestant:
 
 def dense_ours(depth: int) -> Contestant:
     """The same learner with one-hot inputs and dense optimisers; about as much work in each call at every depth."""
-    return dense.run(api.make_settings(depth=depth, seeds=1), rollouts=max(1, 12_500 // depth**2))
+    return dense.run(api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table"), rollouts=max(1, 12_500 // depth**2))
 
 
 def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
@@ -84,7 +84,7 @@ def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
 
 def kernel_on_core(core: int, depth: int) -> Contestant:
     """The hand-written kernel, one seed, on one core once it is compiled."""
-    settings = api.make_settings(depth=depth, seeds=1, shared=True)
+    settings = api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table", shared=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
     scratch, steps, right = kernel.make_scratch(length), kernel.make_steps(length), action_map(depth, 0)

@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from ersac import config, feeds
 from ersac.agents import make
-from ersac.agents.actor_critic import loss, policy_logits
+from ersac.agents.actor_critic import Running, loss, policy_logits
 from ersac.agents.base import Agent
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
@@ -50,6 +50,9 @@ def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -
 
 def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     """The library's agent of the same settings, from the same first weights, with whole tables for parameters."""
+    assert settings.network == "table"
+    assert not settings.by_spread
+    assert not settings.past_ends
     sparse, parts = make.make_agent(settings, env), make.make_parts(settings, env)
     store = make.make_optimisers(settings, parts, 0.0).rows
     adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
@@ -69,13 +72,15 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
 
     def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, dict[str, Array]]:
         (dense, tables), log_tau, memory, opt = learner
+        # Rows are damped by their rule, and tables keep no running means.
+        undamped, running = dict.fromkeys(visit_rates, jnp.ones(settings.rollout)), Running(jnp.zeros(()), jnp.zeros(()))
 
-        def total(dense: Tree, tables: Tree, log_tau: Array) -> tuple[Array, tuple[Array, dict[str, Array]]]:
-            one = lambda t: loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t)
+        def total(dense: Tree, tables: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+            one = lambda t: loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t, undamped, running)
             losses, aux = jax.vmap(one)(batch)
             return jnp.mean(losses), aux
 
-        gradients, (priority, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(dense, tables, log_tau)
+        gradients, (priority, _, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(dense, tables, log_tau)
         dense_gradient, table_gradient, tau_gradient = gradients
         (dense_step, torso_step), shared_opt = adam.update((dense_gradient, table_gradient["torso"]), opt["shared"])
         tau_step, tau_opt = tau_adam.update(-tau_gradient, opt["log_tau"])

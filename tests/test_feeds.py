@@ -154,6 +154,34 @@ def test_fresh_keeps_nothing_and_gives_the_newest_alone():
     assert feed.reweight(food, places, jnp.ones(2)) == ()
 
 
+@pytest.mark.parametrize(
+    ("passes", "envs", "minibatch"), [(1, 16, 4), (2, 16, 4), (3, 6, 2), (2, 6, 6), (2, 6, 100), (3, 6, None), (2, 7, 1)]
+)
+def test_every_fresh_rollout_is_drawn_as_often_as_there_are_passes(passes, envs, minibatch):
+    """At most a minibatch of them in an update, what is drawn is what came, and every pass has all of them."""
+    feed, size = feeds.fresh(passes, envs, minibatch), min(envs, minibatch or envs)
+    newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(envs)))
+    batches = [feed.draw((), newest, update, jax.random.key(0))[0] for update in range(feed.updates)]
+    assert feed.updates == passes * envs // size
+    assert all(len(batch.reward) == size for batch in batches)
+    known = {tuple(bits(rollout(number))): number for number in range(envs)}
+    each = [jax.tree.map(lambda x, n=n: np.asarray(x[n]), batch) for batch in batches for n in range(size)]
+    drawn = np.reshape([known[tuple(bits(one))] for one in each], (passes, envs))
+    np.testing.assert_array_equal(np.sort(drawn, axis=1), np.tile(np.arange(envs), (passes, 1)))
+
+
+@pytest.mark.parametrize(("passes", "envs", "minibatch"), [(1, 5, 2), (2, 5, 2), (3, 7, 4), (2, 17, 16)])
+def test_where_minibatches_do_not_fit_none_is_larger_and_no_rollout_is_left_out(passes, envs, minibatch):
+    feed = feeds.fresh(passes, envs, minibatch)
+    newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(envs)))
+    places = [np.asarray(feed.draw((), newest, update, jax.random.key(0))[1]).tolist() for update in range(feed.updates)]
+    assert all(len(set(each)) == len(each) <= minibatch for each in places)
+    turns = feed.updates // passes
+    each_pass = [np.concatenate(places[first : first + turns]) for first in range(0, feed.updates, turns)]
+    assert len(each_pass) == passes
+    assert all(set(each.tolist()) == set(range(envs)) for each in each_pass)
+
+
 def test_rollouts_that_come_together_are_kept_in_their_order_and_drawn_in_turn():
     """Three environments, a ring of seven: what is written last takes the place of the oldest, and each of the three has its share."""
     feed = feeds.replay(7, 6, 2, 0.5, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, game
+from ersac import config, game, nets
 from ersac.agents import actor_critic as ac
 from ersac.agents.make import make_optimisers, make_parts
 from ersac.envs.base import Discrete, Spec
@@ -37,7 +37,7 @@ def draw(seed: int) -> TinyMDP:
 
 
 def settings(**changes) -> config.ActorCritic:
-    quiet = {"gamma": 1.0, "value_weight": 0.0, "reward_weight": 0.0, "advantage_limit": 1e9, "hidden": (5, 4), "members": 3}
+    quiet = {"gamma": 1.0, "value_weight": 0.0, "reward_weight": 0.0, "advantage_limit": 1e9, "hidden": (24, 24), "members": 3}
     return config.check(config.override(config.ActorCritic(), **(quiet | changes)))
 
 
@@ -70,6 +70,25 @@ def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
         yield probability, Trajectory(np.array(obs), a, mdp.reward[s, a], ends, np.ones(LAYERS), log_pi[s, a], np.zeros((LAYERS, 3)))
 
 
+def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Params:
+    """Parameters with which the critic's head tells what is wanted of every state: outputs are linear in a row, or in the last weights."""
+    dense, tables = params
+    own = "own" in tables["value"]
+    free = tables["value"]["own"] if own else dense["value"]["top"]
+
+    def told(free):
+        changed = (dense["value"], {"own": free}) if own else (dense["value"] | {"top": free}, tables["value"])
+        return head.apply(*changed, obs, features)[:, 0]
+
+    slope = jax.jacobian(told)(free).reshape(len(wanted), -1)
+    found, *_ = np.linalg.lstsq(slope, wanted - told(jnp.zeros_like(free)))
+    free = jnp.asarray(found).reshape(free.shape)
+    np.testing.assert_allclose(told(free), wanted, atol=1e-11)
+    if own:
+        return Params(dense, tables | {"value": {"own": free}})
+    return Params(dense | {"value": dense["value"] | {"top": free}}, tables)
+
+
 def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_settings: config.ActorCritic):
     """The expected gradient of the implemented loss, and autodiff of the exact objective; both in torso, policy and log tau."""
     mdp, everywhere = draw(seed), jnp.arange(STATES)
@@ -96,7 +115,7 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
         if s.every_bonus:  # its critic tells the rest
             j -= jnp.sum(jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi), axis=-1)
-        tables = tables | {"value": {"own": (j - parts.value.apply(dense["value"], {"own": 0.0}, everywhere, features)[:, 0])[:, None]}}
+        dense, tables = with_values(parts.value, Params(dense, tables), everywhere, features, j)
 
     probabilities, trajectories = zip(*every_trajectory(mdp, log_pi), strict=True)
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
@@ -104,7 +123,8 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
     def one(dense, tables, log_tau, t):
         rows = jax.tree.map(lambda table: table[t.obs], tables)
-        return ac.loss(s, parts, Params(dense, rows), log_tau, memory, t)[0]
+        undamped, running = dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)), ac.Running(jnp.zeros(()), jnp.zeros(()))
+        return ac.loss(s, parts, Params(dense, rows), log_tau, memory, t, undamped, running)[0]
 
     gradients = jax.jit(jax.vmap(jax.grad(one, (0, 1, 2)), (None, None, None, 0)))(dense, tables, log_tau, batch)
     # The loss is a mean over steps in units of tau; the objective is a sum, in the reward's units.
@@ -118,9 +138,11 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 @pytest.mark.parametrize(("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)])
 @pytest.mark.parametrize("every_bonus", [False, True])
 @pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)])
-def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, every_bonus, uncertainty):
+@pytest.mark.parametrize("network", ["table", "mlp"])
+def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, every_bonus, uncertainty, network):
     for seed in range(2):
-        s = config.check(config.replace_at(settings(every_bonus=every_bonus), ("uncertainty",), uncertainty))
+        s = settings(every_bonus=every_bonus, network=network, estimator_hidden=(4,))
+        s = config.check(config.replace_at(s, ("uncertainty",), uncertainty))
         expected, exact = sampled_and_exact(seed, lam, exact_critic, s)
         assert np.linalg.norm(exact[:-1]) > 1e-2
         assert abs(exact[-1]) > 1e-3

@@ -36,7 +36,7 @@ def test_moments_are_those_of_everything_real_that_was_seen(float64):
     lens = lenses.relative(Box(SHAPE), ENVS, GAMMA, True, True)
     observe = jax.jit(lens.observe)
     memory, seen = observe(started(lens), rollouts(99, mask=0.0)), []
-    np.testing.assert_array_equal(lens.obs(memory, jnp.ones((2, *SHAPE))), np.zeros((2, *SHAPE)))  # nothing is known of any unit yet
+    np.testing.assert_array_equal(lens.obs(memory, jnp.ones((2, *SHAPE))), np.ones((2, *SHAPE)))  # nothing is known of any unit yet
     for seed in range(6):
         t = rollouts(seed, mask=0.0 if seed == 3 else None)
         memory = observe(memory, t)
@@ -45,24 +45,73 @@ def test_moments_are_those_of_everything_real_that_was_seen(float64):
         np.testing.assert_allclose(memory.mean, so_far.mean(axis=0), rtol=1e-10)
         np.testing.assert_allclose(memory.variance, so_far.var(axis=0), rtol=1e-8)
         assert memory.steps == len(so_far)
-    shown = lens.obs(memory, jnp.asarray(so_far))
-    np.testing.assert_allclose(shown, (so_far - so_far.mean(axis=0)) / so_far.std(axis=0), atol=1e-6)
-    assert np.abs(lens.obs(memory, 1e9 * jnp.ones((1, *SHAPE)))).max() == lenses.FURTHEST
+        np.testing.assert_array_equal(memory.low, so_far.min(axis=0))
+        np.testing.assert_array_equal(memory.high, so_far.max(axis=0))
+    centred = (so_far - so_far.mean(axis=0)) / (np.ptp(so_far, axis=0) / 2)
+    scale = 1 / np.sqrt(np.square(centred).mean())
+    np.testing.assert_allclose(lens.obs(memory, jnp.asarray(so_far)), scale * centred, atol=1e-6)
+    np.testing.assert_allclose(np.abs(lens.obs(memory, 1e9 * jnp.ones((1, *SHAPE)))).max(), scale * lenses.FURTHEST, rtol=1e-6)
+
+
+def shows(obs: np.ndarray) -> tuple[lenses.Lens, lenses.RunningStats]:
+    """A lens that has seen observations [steps, n] of one environment, in three parts, in their precision."""
+    lens = lenses.relative(Box(obs.shape[1:]), 1, GAMMA, True, True)
+    memory, observe = jax.tree.map(lambda x: jnp.asarray(x, obs.dtype), lens.wrap(())), jax.jit(lens.observe)
+    for part in np.split(obs, 3):
+        zeros = jnp.zeros((1, len(part)), obs.dtype)
+        with_last = np.append(part, part[-1:], axis=0)  # what came after the last step is not seen yet
+        memory = observe(memory, Trajectory(jnp.asarray(with_last[None]), zeros, zeros, zeros + 1, zeros + 1, zeros, zeros))
+    return lens, memory
+
+
+def test_what_was_shown_has_a_mean_square_of_one_over_all_entries_together(float64):
+    """Wide and narrow ones, a rare one, and one that never varied: the one number over all of them is exact."""
+    rng = np.random.default_rng(1)
+    wide, narrow, rare = rng.uniform(-300, 500, 3000), rng.uniform(0, 1e-3, 3000), (np.arange(3000) == 1234) * 1.0
+    obs = np.stack([wide, narrow, rare, np.full(3000, 7.0)], axis=-1)
+    lens, memory = shows(obs)
+    shown = np.asarray(lens.obs(memory, jnp.asarray(obs)))
+    np.testing.assert_allclose(np.square(shown).mean(), 1, rtol=1e-9)
+    np.testing.assert_allclose(shown.mean(axis=0), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("constant", [0.0, 7.0, -1234.567])
+def test_an_entry_that_never_varied_is_seen_when_it_first_does(constant):
+    """At acting time, before any statistics have it, and about as large as the others by as much."""
+    rng = np.random.default_rng(2)
+    obs = np.stack([rng.uniform(-3, 3, 3000), rng.uniform(97, 103, 3000), np.full(3000, constant)], axis=-1).astype(np.float32)
+    lens, memory = shows(obs)
+    at_rest, moved = (np.asarray(lens.obs(memory, jnp.asarray([0.0 + by, 100.0 + by, constant + by], jnp.float32))) for by in (0, 2))
+    np.testing.assert_allclose(at_rest, 0, atol=0.1)
+    np.testing.assert_allclose((moved - at_rest)[2], (moved - at_rest)[:2].mean(), rtol=0.05)
+    assert moved[2] > 1
+
+
+def test_a_code_that_is_one_once_in_ten_thousand_steps_is_not_blown_up():
+    """Of its standard deviations it is 100; of what it is measured in, half its range, it is 2, beside an entry that is evenly spread."""
+    code = (np.arange(30_000) % 10_000 == 5_000) * 1.0
+    obs = np.stack([np.random.default_rng(3).uniform(-1, 1, 30_000), code], axis=-1).astype(np.float32)
+    lens, memory = shows(obs)
+    shown = np.asarray(lens.obs(memory, jnp.asarray(obs)))
+    assert shown[:, 0].std() == pytest.approx(np.sqrt(2), abs=0.01)
+    assert shown[code == 1, 1] == pytest.approx(2 * np.sqrt(6), abs=0.01)
+    assert shown[:, 0].max() == pytest.approx(np.sqrt(6), abs=0.02)  # half its range
 
 
 def test_what_never_varies_tells_nothing_though_sums_are_rounded():
     lens = lenses.relative(Box((2,)), 1, GAMMA, True, False)
     memory, observe = jax.tree.map(jnp.asarray, lens.wrap(())), jax.jit(lens.observe)
-    obs = np.stack([np.full(5001, 1234.567), np.random.default_rng(0).normal(1234.567, 1.0, 5001)], axis=-1).astype(np.float32)
+    same = np.float32(1234.567) + np.spacing(np.float32(1234.567)) * (np.arange(5001) % 2)  # but for how it was rounded
+    obs = np.stack([same, np.random.default_rng(0).normal(1234.567, 1.0, 5001)], axis=-1).astype(np.float32)
     zeros = jnp.zeros((1, 5000))
     for _ in range(3):
         memory = observe(memory, Trajectory(jnp.asarray(obs[None]), zeros, zeros, zeros + 1, zeros + 1, zeros, zeros))
     shown = np.asarray(lens.obs(memory, jnp.asarray(obs)))
     assert np.abs(shown[:, 0]).max() < 0.1
-    assert shown[:, 1].std() == pytest.approx(1, abs=0.02)
+    assert shown[:, 1].std() == pytest.approx(np.sqrt(2), abs=0.03)  # all that both entries have
 
 
-def test_the_largest_discounted_return_is_one(float64):
+def test_the_largest_discounted_return_above_one_is_one(float64):
     lens = lenses.relative(Box(SHAPE), ENVS, GAMMA, True, True)
     memory, observe, returns = started(lens), jax.jit(lens.observe), []
     assert lens.reward(memory, 3.0) == 3.0  # before any was paid
@@ -74,7 +123,74 @@ def test_the_largest_discounted_return_is_one(float64):
             running = GAMMA * running + np.asarray(t.reward[:, step])
             returns.append(np.abs(running).max())
             running = running * np.asarray(t.discount[:, step])
+        assert max(returns) > 1
         np.testing.assert_allclose(lens.reward(memory, max(returns)), 1, rtol=1e-12)
+
+
+def paid(*rewards: float) -> Trajectory:
+    """One rollout of one environment that does not end."""
+    reward = jnp.asarray([rewards])
+    return Trajectory(jnp.zeros((1, len(rewards) + 1, 3)), reward, reward, reward * 0 + 1, reward * 0 + 1, reward, reward)
+
+
+def test_rewards_are_never_scaled_up(float64):
+    """Costs that are all there is before a goal is found stay what they are, and so after a first small reward; beyond one they shrink."""
+    lens = lenses.relative(Box(SHAPE), 1, GAMMA, True, True)
+    memory, observe = started(lens), jax.jit(lens.observe)
+    unchanged = lambda memory: [float(lens.reward(memory, jnp.asarray(each))) for each in (-0.01, 0.001, 1.0)] == [-0.01, 0.001, 1.0]
+    for t in (paid(0.0, 0.0), paid(-1e-6, 0.0), *[paid(-0.01, -0.01)] * 20, paid(0.001, -0.01), paid(0.0, 1.0)):
+        memory = observe(memory, t)
+        assert unchanged(memory)
+    for largest in (4.0, 4000.0):
+        memory = observe(memory._replace(running=jnp.zeros(1)), paid(0.0, largest))
+        np.testing.assert_allclose(lens.reward(memory, jnp.asarray([-0.01, largest])), [-0.01 / largest, 1], rtol=1e-12)
+    assert lens.reward(observe(memory, paid(-0.01)), jnp.asarray(4000.0)) == 1  # and what was paid once is not forgotten
+
+
+def of_lengths(lengths: list[int], cut: set[int] = frozenset()) -> Trajectory:
+    """One environment's episodes in one rollout: each terminates, or, those that are cut, goes on and is ended by a step that is none."""
+    discount = [step for number, n in enumerate(lengths) for step in ([1.0] * n + [0.0] if number in cut else [1.0] * (n - 1) + [0.0])]
+    mask = [step for number, n in enumerate(lengths) for step in ([1.0] * n + [0.0] if number in cut else [1.0] * n)]
+    zeros = jnp.zeros((1, len(mask)))
+    return Trajectory(jnp.zeros((1, len(mask) + 1, 3)), zeros, zeros, jnp.asarray([discount]), jnp.asarray([mask]), zeros, zeros)
+
+
+def test_what_an_episode_forgoes_is_the_discounted_steps_from_the_mean_to_the_longest(float64):
+    """A cut is no end: its episode may be the longest, but counts for nothing in the mean, nor does one that goes on."""
+    lens = lenses.relative(Box(SHAPE), 1, GAMMA, True, True)
+    memory, observe = started(lens), jax.jit(lens.observe)
+    assert lens.forgone(memory) == 0
+    memory = observe(memory, of_lengths([4, 9, 2], cut={0, 1, 2}))
+    assert memory.longest == 9
+    assert lens.forgone(memory) == 0  # none has terminated
+    forgone = lambda longest, *lengths: (1 - GAMMA ** (longest - np.mean(lengths))) / (1 - GAMMA)
+    memory = observe(memory, of_lengths([3, 5, 6, 1], cut={2}))
+    np.testing.assert_allclose(lens.forgone(memory), forgone(9, 3, 5, 1), rtol=1e-12)
+    memory = observe(memory, of_lengths([11])._replace(discount=jnp.ones((1, 11))))  # it goes on
+    np.testing.assert_allclose(lens.forgone(memory), forgone(11, 3, 5, 1), rtol=1e-12)
+    memory = observe(memory, of_lengths([2]))  # and ends
+    np.testing.assert_allclose(lens.forgone(memory), forgone(13, 3, 5, 1, 13), rtol=1e-12)
+
+
+@pytest.mark.parametrize("length", [7, 97, 333])
+def test_where_all_episodes_terminate_at_one_length_nothing_is_forgone(length):
+    """To the last bit, in single precision, for two million episodes: more than the statistics are means over."""
+    lens = lenses.relative(Discrete(5), 201, 0.995, True, True)
+    discount = jnp.tile(jnp.arange(length) != length - 1, (201, 1000 // length + 1)).astype(jnp.float32)
+    ones = jnp.ones_like(discount)
+    t = Trajectory(jnp.zeros((201, discount.shape[1] + 1), jnp.int32), ones, ones, discount, ones, ones, ones)
+    memory, each = jax.tree.map(jnp.asarray, lens.wrap(())), 201 * (1000 // length + 1)
+
+    @jax.jit
+    def observed(memory):
+        again = lambda memory, _: (lens.observe(memory, t), lens.forgone(memory))
+        return jax.lax.scan(again, memory, length=-(-2_000_000 // each) // 8)
+
+    for _ in range(8):
+        memory, forgone = observed(memory)
+        assert (np.asarray(forgone) == 0).all()
+    assert memory.terminated == min(lenses.LONGEST, 8 * each * len(forgone))
+    assert (memory.mean_length, lens.forgone(memory)) == (length, 0)
 
 
 @pytest.mark.parametrize("space", [Discrete(5), Box((4, 4, 1), is_bytes=True), Box((4, 4, 2))])
@@ -112,7 +228,7 @@ def pushed_about() -> Env:
 
 
 ENV = pushed_about()
-SETTINGS = config.ActorCritic(uncertainty=config.Rnd(outputs=4), rollout=5, hidden=(8,), learning_rate=1e-2, gamma=0.9)
+SETTINGS = config.ActorCritic(uncertainty=config.Rnd(outputs=4), rollout=5, network="mlp", hidden=(8,), estimator_hidden=(8,), gamma=0.9)
 
 
 @jax.jit
@@ -137,8 +253,12 @@ def trained(obs_unit: float, reward_unit: float) -> tuple[Learner, Trajectory]:
 
 
 def test_a_thousandfold_reward_and_a_hundredfold_observation_are_the_same_to_the_learner(float64):
-    """All that it learns, and all that it does from the first step on; and no optimiser moves what the lens keeps."""
-    (learner, acted), (again, acted_again) = trained(1.0, 1.0), trained(100.0, 1000.0)
+    """Where both pay more than 1: all that it learns, and all that it does from the first step on.
+
+    And no optimiser moves what the lens keeps.
+    """
+    (learner, acted), (again, acted_again) = trained(1.0, 10.0), trained(100.0, 10_000.0)
+    assert np.abs(acted.reward[: ENV.envs]).max() > 1  # from the first rollout on
     assert 0 < np.mean(acted.discount) < 1  # it did end
     assert 0 < np.mean(acted.mask) < 1  # and it was cut
     np.testing.assert_array_equal(acted.action, acted_again.action)

@@ -1,4 +1,9 @@
-"""Networks: every image finds filters that fit, one of many is one alone, and a prior is as wide everywhere."""
+"""Networks: every image finds filters that fit, one of many is one alone, and a prior is as wide everywhere.
+
+And what plain descent at a rate per visit needs: networks that say nothing at first, and whose tangent kernel is known.
+"""
+
+import dataclasses
 
 import flax.linen as nn
 import jax
@@ -6,10 +11,11 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, nets
+from ersac import config, lenses, nets
 from ersac.agents.make import make_lens, make_networks
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, Spec
+from ersac.types import Params, Trajectory
 
 HIDDEN = (8, 6)
 FLAX = nn.Sequential((nn.Conv(2, (3, 3)), nn.relu, lambda x: x.reshape(*x.shape[:-3], -1), nn.Dense(5)))
@@ -74,12 +80,14 @@ def test_a_random_network_is_as_wide_everywhere(make, shape):
     assert abs(np.corrcoef(told[-1.0], told[1.0])[0, 1]) < 0.5
 
 
-def test_a_torso_of_ones_own_needs_arrays():
+@pytest.mark.parametrize("kind", ["mlp", "table"])
+def test_a_torso_of_ones_own_needs_arrays(kind):
+    network = config.ActorCritic(hidden=HIDDEN, torso=FLAX, network=kind)
     with pytest.raises(SettingsError, match="torso"):
-        make_networks(Discrete(4), HIDDEN, FLAX)
+        make_networks(network, Discrete(4))
     with pytest.raises(SettingsError, match="tuples"):
-        make_networks(Box((3,)), HIDDEN, nn.Sequential([nn.Dense(2)]))
-    assert make_networks(Box((6, 7, 2)), HIDDEN, FLAX).torso.width == 5
+        make_networks(dataclasses.replace(network, torso=nn.Sequential([nn.Dense(2)])), Box((3,)))
+    assert make_networks(network, Box((6, 7, 2))).torso.width == 5
 
 
 @pytest.mark.parametrize(("side", "stride", "shape"), [(3, 1, (10, 9, 4)), (8, 4, (84, 36, 2)), (4, 2, (9, 10, 3)), (3, 3, (3, 3, 1))])
@@ -88,3 +96,150 @@ def test_patches_times_filters_are_a_convolution(side, stride, shape):
     images, filters = jnp.asarray(rng.normal(size=(2, *shape))), jnp.asarray(rng.normal(size=(side, side, shape[-1], 5)))
     wanted = jax.lax.conv_general_dilated(images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     np.testing.assert_allclose(nets.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4)
+
+
+WIDE = 1024
+OBSERVATIONS = {
+    "integers": (Discrete(25), jnp.arange(4)),
+    "vectors": (Box((7,)), jnp.asarray(np.random.default_rng(1).normal(size=(4, 7)), jnp.float32)),
+}
+
+
+class Mirrored:
+    """A network, its first parameters, and what it says of one observation."""
+
+    def __init__(self, space, hidden, n_out, upper_share, seed=0):
+        self.head = nets.mirrored_mlp(space, hidden, n_out, upper_share)
+        self.params = jax.tree.map(jnp.asarray, self.head.init(np.random.default_rng(seed)))
+
+    def told(self, params: Params, obs):
+        rows = jax.tree.map(lambda table: table[obs], params.rows)  # of vectors there are none
+        return self.head.apply(params.dense, rows, obs, jnp.zeros(0))
+
+    def shares(self, obs) -> tuple[float, float]:
+        """The tangent kernel at an observation, a mean over outputs: of the first layer, and of those above it."""
+
+        @jax.jit
+        def of_output(out):
+            slopes = jax.grad(lambda params: self.told(params, obs)[out])(self.params)
+            squares = lambda tree: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
+            first = squares(slopes.rows) + squares(slopes.dense.get("first", ()))
+            return first, squares(slopes) - first
+
+        first, upper = jax.lax.map(of_output, jnp.arange(self.told(self.params, obs).shape[-1]))
+        return float(first.mean()), float(upper.mean())
+
+
+@pytest.mark.parametrize("observed", OBSERVATIONS)
+@pytest.mark.parametrize("hidden", [(16,), (WIDE, 6), (10, 8, 6)])
+def test_a_mirrored_network_says_nothing_at_first(observed, hidden):
+    """Units come in pairs that cancel to the last bit, so what is left is the rounding of their sum. A step away it says something."""
+    space, obs = OBSERVATIONS[observed]
+    net = Mirrored(space, hidden, 3, 0.1)
+    first = net.params.rows.get("first", net.params.dense.get("first"))
+    np.testing.assert_array_equal(*np.split(first, 2, axis=1))
+    np.testing.assert_array_equal(*np.split(net.params.dense["top"] * jnp.repeat(jnp.array([1, -1]), hidden[-1] // 2)[:, None], 2))
+    every = lambda params: np.abs(jax.vmap(lambda one: net.told(params, one))(obs)).max()
+    assert every(net.params) < 1e-6
+    assert every(jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), net.params)) > 1e-3
+
+
+@pytest.mark.parametrize("observed", OBSERVATIONS)
+@pytest.mark.parametrize("hidden", [(WIDE,), (WIDE, WIDE)], ids=["one layer", "two layers"])
+@pytest.mark.parametrize("upper_share", [0.1, 0.5])
+def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share(observed, hidden, upper_share):
+    space, obs = OBSERVATIONS[observed]
+    net = Mirrored(space, hidden, 32, upper_share)
+    first, upper = np.mean([net.shares(one) for one in obs], axis=0)
+    assert first + upper == pytest.approx(1, rel=0.1)
+    assert first == pytest.approx(1 - upper_share, rel=0.1)
+    assert upper == pytest.approx(upper_share, rel=0.1)
+
+
+@pytest.mark.parametrize("observed", OBSERVATIONS)
+@pytest.mark.parametrize("hidden", [(WIDE,), (WIDE, WIDE)], ids=["one layer", "two layers"])
+@pytest.mark.parametrize("rate", [0.03, 0.5])
+def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden, rate):
+    """As a table's row does. A mean over outputs, each of which takes its step alone, and observations; errors are of any size."""
+    space, obs = OBSERVATIONS[observed]
+    net = Mirrored(space, hidden, 16, 0.1)
+
+    @jax.jit
+    def corrected(one):
+        def of_output(out, target):
+            loss = lambda params: 0.5 * jnp.square(net.told(params, one)[out] - target)
+            after = jax.tree.map(lambda x, slope: x - rate * slope, net.params, jax.grad(loss)(net.params))
+            return net.told(after, one)[out] / target
+
+        return jax.lax.map(lambda x: of_output(*x), (jnp.arange(16), jnp.geomspace(1e-3, 1.0, 16)))
+
+    assert np.mean([corrected(one) for one in obs]) == pytest.approx(rate, rel=0.1)
+
+
+def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):
+    """`sqrt(n) one_hot` has, with its constant, a root mean square of 1 as it is; n of its n + 1 inputs are the table's."""
+    n, hidden = 25, (12, 8)
+    looked_up, dense = Mirrored(Discrete(n), hidden, 3, 0.1, seed=3), Mirrored(Box((n,)), hidden, 3, 0.1, seed=4)
+    stirred = jax.tree.map(lambda x: x + 0.3 * jnp.asarray(np.random.default_rng(x.size).normal(size=x.shape)), looked_up.params)
+    table = stirred.rows["first"] * ((n + 1) / n) ** 0.5
+    same = Params(stirred.dense | {"first": jnp.concatenate([table, jnp.zeros((1, hidden[0]))])}, {})
+    told = jax.vmap(lambda obs: looked_up.told(stirred, obs))(jnp.arange(n))
+    np.testing.assert_allclose(jax.vmap(lambda obs: dense.told(same, obs))(n**0.5 * jnp.eye(n)), told, rtol=1e-12, atol=1e-13)
+    assert np.abs(told).max() > 0.1
+
+
+def test_units_that_come_in_pairs_have_even_numbers():
+    with pytest.raises(SettingsError, match="even"):
+        nets.mirrored_mlp(Discrete(4), (8, 7), 1, 0.1)
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_all_that_is_on_the_sphere_has_one_length_and_keeps_its_own_as_an_angle(float64, n):
+    obs = jnp.asarray(np.random.default_rng(0).normal(size=(6, n)))
+    for unit in (0.0, 1e-6, 1.0, 1e6):
+        put = nets.on_sphere(unit * obs)
+        np.testing.assert_allclose(jnp.mean(jnp.square(put), axis=-1), 1, rtol=1e-12)
+        np.testing.assert_allclose(put[:, :-1], unit * obs * put[:, -1:], rtol=1e-12)
+
+
+def seen(obs: np.ndarray) -> jax.Array:
+    """Vectors [M, n] as a network sees them, once each of them was met."""
+    lens = lenses.relative(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
+    ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
+    t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
+    return lens.obs(lens.observe(jax.tree.map(jnp.asarray, lens.wrap(())), t), obs)
+
+
+RNG = np.random.default_rng(5)
+SHOWN = {
+    "25 integers": (Discrete(25), jnp.arange(25)),
+    "400 integers": (Discrete(400), jnp.arange(400)),
+    "one-hot of 25": (Box((25,)), seen(np.eye(25))),
+    "one-hot of 400": (Box((400,)), seen(np.eye(400))),
+    "sparse": (Box((100,)), seen((RNG.random((300, 100)) < 0.05).astype(float))),
+    "normal": (Box((100,)), seen(RNG.normal(3.0, 7.0, (300, 100)))),
+}
+
+
+def correlation(told: np.ndarray) -> float:
+    """The mean absolute correlation over outputs between distinct states [S, outputs]."""
+    return np.abs(np.corrcoef(told)[np.triu_indices(len(told), 1)]).mean()
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_features_are_as_wide_everywhere_and_tell_states_apart(shown, seed):
+    """Over 2,000 outputs, which are as many draws: a standard deviation's own is 1.6 per cent."""
+    space, obs = SHOWN[shown]
+    prior = nets.random_features(space, 256, 2000, scale=0.3)
+    told = np.asarray(prior.apply(prior.init(np.random.default_rng(seed)), obs[:40]))
+    np.testing.assert_allclose(told.std(axis=1), 0.3, rtol=0.08)
+    assert correlation(told) < 0.15
+
+
+@pytest.mark.parametrize("n", [25, 400])
+def test_a_random_network_on_raw_one_hot_vectors_tells_no_state_from_another(n):
+    """Which is why random features are not one: its biases are all that it sees."""
+    prior = nets.random_net(nets.mlp((n,), (256,)), (n,), 2000, scale=0.3)
+    told = np.asarray(prior.apply(prior.init(np.random.default_rng(0)), jnp.eye(n)[:40]))
+    assert correlation(told) > 0.9

@@ -76,11 +76,18 @@ def test_draws_are_those_of_the_normal_distribution_and_what_is_emitted_is_in_th
     np.testing.assert_allclose(middle, low / 2 + high / 2, rtol=1e-5, atol=1e-5)
 
 
+def test_what_cannot_be_counted_is_one_action_that_is_certain():
+    told = jnp.zeros((3, 5, 2))
+    np.testing.assert_array_equal(LINE.log_pi(told), np.zeros((3, 5, LINE.n_actions)))
+    np.testing.assert_array_equal(LINE.choice(jnp.ones((3, 5, 1))), np.zeros((3, 5)))
+
+
 def test_categorical_is_softmax(float64):
     logits, action = jax.random.normal(jax.random.key(1), (6, 3)) * 2, jnp.array([0, 1, 2, 2, 1, 0])
     policy = make_policy(Discrete(3))
     pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(policy.log_prob(logits, action), np.log(pi)[np.arange(6), action], rtol=1e-12)
+    np.testing.assert_allclose(policy.log_pi(logits), np.log(pi), rtol=1e-12)
     np.testing.assert_allclose(policy.entropy(logits), -(pi * np.log(pi)).sum(axis=1), rtol=1e-12)
     np.testing.assert_array_equal(policy.best(logits), pi.argmax(axis=1))
     np.testing.assert_array_equal(policy.emit(action), policy.choice(action))

@@ -135,7 +135,9 @@ class Gym:
     frames: Annotated[int, Between(1, 64)] = 1
     """Observations that are stacked to one, the last ones."""
     lockstep: bool = False
-    """Act and learn in turn, exactly reproducibly; else side by side, with parameters that are at most two rollouts old."""
+    """Act and learn in turn, exactly reproducibly; else side by side."""
+    max_staleness: Annotated[int, Between(1, 1_000)] = 1
+    """Side by side, how many rollouts the parameters that act may be behind those that learn; acting waits for more."""
     seen: Seen = Seen()
 
 
@@ -319,8 +321,9 @@ class ActorCritic:
     """Widths of the layers; the first is looked up where observations are integers."""
     estimator_hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (256,)
     """Widths of the layers of the uncertainty's network."""
-    upper_share: Annotated[float, Between(0.001, 0.999)] = 0.1
-    """Share of a correction that is made above the first layer, by what all observations have in common."""
+    upper_percent: Annotated[int, Between(1, 99)] = 10
+    """Percent of a correction that is made above the first layer, by what observations share. A whole number, which is static: who only
+    acts knows it without being told the numbers."""
     torso: Annotated[Any, Having("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
     """A flax module instead of those layers, from Python only."""
     learning_rate: Rate = 5e-4
@@ -515,6 +518,8 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
             own = 3 * hidden[0] + outputs + heads + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
             reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared else 0)
             layers = 3 * dense_size(hidden, reading)  # with Adam's moments
+            if settings.learner.network == "mlp":  # three networks, moved by plain descent
+                own = 2 * hidden[0] + settings.learner.estimator_hidden[0] + 1
             if not states:  # policy, value and heads have layers of their own
                 layers *= 3
                 layers += 9 * hidden[0] * size.observation_bytes
@@ -711,7 +716,7 @@ def _converted(hint: Any, value: Any) -> Any:
         return value
     match typing.get_origin(hint), typing.get_args(hint):
         case origin, words if origin is Literal:
-            if value not in words:
+            if not isinstance(value, str) or value not in words:
                 raise ValueError(value)
             return value
         case types.UnionType | typing.Union, kinds:

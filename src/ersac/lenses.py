@@ -15,7 +15,6 @@ from ersac.envs.base import Box, Space
 from ersac.types import Array, Trajectory, Tree
 
 FURTHEST = 10.0  # units beyond which an entry of an observation is not told apart
-RANGE_UNITS = 5.0  # in which the whole range of an entry is at most measured: an entry that is rarely 1 is not blown up
 SMALLEST = 1e-10  # a squared unit, as a share of the squared mean, below which an entry is constant but for rounding
 LONGEST = 1e6  # steps after which statistics forget: as far as single precision averages
 
@@ -66,8 +65,9 @@ class RunningStats(NamedTuple):
 def relative(observations: Space, envs: int, gamma: float | Array, normalise: bool, scale: bool) -> Lens:
     """Vectors normalised to a root mean square of 1; bytes over 255; rewards over the largest discounted return, where that is above 1.
 
-    An entry is centred and measured in units of its standard deviation, or of a fifth of its range where that is more. An entry that has
-    never varied has the mean unit of the others, so that it is seen when it does. Then all are scaled by one number.
+    An entry is centred and measured in units of half of its range: in those of its standard deviation an entry that is rarely 1 would be
+    blown up. An entry that has never varied has the mean unit of the others, so that it is seen when it does. Then all are scaled by one
+    number.
     Rewards are never scaled up: costs that are all there is before a goal is found would drown every bonus.
     """
     vectors = normalise and isinstance(observations, Box) and len(observations.shape) < 3
@@ -121,7 +121,8 @@ def relative(observations: Space, envs: int, gamma: float | Array, normalise: bo
 
     def forgone(stats: RunningStats) -> Array:
         steps = jnp.where(stats.terminated > 0, stats.longest - stats.mean_length, 0.0)
-        return (1 - gamma**steps) / jnp.maximum(1 - gamma, 1 / LONGEST)
+        left = 1 - jnp.asarray(gamma)
+        return jnp.where(left > 0, (1 - gamma**steps) / jnp.where(left > 0, left, 1.0), steps)
 
     return Lens(
         wrap=wrap,
@@ -136,7 +137,7 @@ def relative(observations: Space, envs: int, gamma: float | Array, normalise: bo
 
 def _units(stats: RunningStats) -> tuple[Array, Array]:
     """The unit of every entry [*shape], and the one number [] that then brings the mean square of all entries to 1."""
-    unit = jnp.maximum(jnp.sqrt(stats.variance), (stats.high - stats.low) / RANGE_UNITS)
+    unit = (stats.high - stats.low) / 2  # no less than the standard deviation
     varied = jnp.square(unit) > SMALLEST * jnp.square(stats.mean)
     mean_unit = jnp.sum(jnp.where(varied, unit, 0.0)) / jnp.maximum(1, jnp.sum(varied))
     unit = jnp.where(varied, unit, jnp.where(mean_unit > 0, mean_unit, 1.0))

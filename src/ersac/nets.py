@@ -15,6 +15,7 @@ from ersac.envs.base import Box, Discrete, Space
 from ersac.types import Array, Params, Rng, Tree
 
 TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
+FEW_ENTRIES = 10  # of an observation, up to which a prior has to be bent to be rich enough
 CONSTANT = 1e-6  # a feature of random networks: negligible beside any that does not vanish
 
 
@@ -275,10 +276,12 @@ def no_torso() -> Torso:
 def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
     """A fixed tanh network with outputs of that standard deviation at every observation: a prior.
 
-    Without biases it is odd, so outputs at orthogonal observations are independent but for the width. On integers it is a function of few
-    inputs, and evaluated once, at all of them: a table [n, n_out].
+    Without biases it is odd, so outputs at orthogonal observations are independent but for the width. Where there are many entries it is
+    all but linear, which is rich enough then: what is learned with some values of entries that do not matter holds with others. On
+    integers it is a function of few inputs, and evaluated once, at all of them: a table [n, n_out].
     """
     n_in = sphere_size(inputs)
+    bend = min(1.0, (FEW_ENTRIES / n_in) ** 0.5)  # standard deviation of what goes into tanh
 
     def init(rng: Rng) -> Tree:
         first, top = normal(rng, (n_in, width), 1.0), normal(rng, (width, n_out), scale)
@@ -287,7 +290,7 @@ def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
     def apply(params: Tree, obs: Array) -> Array:
         if isinstance(inputs, Discrete):
             return params[obs]
-        return _unit_length(jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] / n_in**0.5)) @ params["top"]
+        return _unit_length(jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] * (bend / n_in**0.5))) @ params["top"]
 
     return Net(init, apply)
 

@@ -7,12 +7,21 @@ from jax import numpy as jnp
 
 from ersac import config, nets
 from ersac.agents import actor_critic as ac
+from ersac.agents.critics import BATCH
 from ersac.agents.make import make_agent, make_optimisers, make_parts
-from ersac.agents.presets import PRESETS
+from ersac.agents.presets import PRESETS, TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
+SAMPLED = TABLE_PRESETS["ersac-sampled"]  # Algorithm 1, on tables and the layers that they share
+NOTHING_YET = ac.Running(jnp.zeros(()), jnp.zeros(()))
+ACTOR_CRITICS = {name: settings for name, settings in PRESETS.items() if isinstance(settings, config.ActorCritic)}
+EVERY = ACTOR_CRITICS | {f"{name}, table": settings for name, settings in TABLE_PRESETS.items()}
+
+
+def undamped(steps: int) -> dict[str, jax.Array]:
+    return dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(steps))
 
 
 def test_nothing_is_given_up_for_good():
@@ -38,18 +47,19 @@ def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> T
     )
 
 
-@pytest.mark.parametrize("name", [name for name, settings in PRESETS.items() if isinstance(settings, config.ActorCritic)])
+@pytest.mark.parametrize("name", EVERY)
 def test_tau_moves_only_where_the_game_has_a_second_player(name):
-    agent = make_agent(PRESETS[name], ENV)
+    agent = make_agent(EVERY[name], ENV)
     learner = agent.init(np.random.default_rng(0))
     after, priority, metrics = jax.jit(agent.update)(learner, batch(0))
-    assert (after.log_tau != learner.log_tau) == isinstance(PRESETS[name].risk, config.Seeking)
+    assert (after.log_tau != learner.log_tau) == isinstance(EVERY[name].risk, config.Seeking)
     assert priority.shape == (3,)
     assert all(np.isfinite(value) for value in metrics.values())
 
 
-def test_the_policy_is_sampled_as_it_says():
-    agent = make_agent(config.override(PRESETS["ersac"], policy_rate=3.0), ENV)
+@pytest.mark.parametrize("settings", [SAMPLED, PRESETS["ersac"]], ids=["table", "mlp"])
+def test_the_policy_is_sampled_as_it_says(settings):
+    agent = make_agent(config.override(settings, policy_rate=3.0), ENV)
     learner, _, _ = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(1))
     chance = agent.chance(jax.random.key(0), 100_000)
     every = jax.jit(jax.vmap(lambda obs: jax.vmap(lambda one: agent.act(learner, (), obs, one))(chance)))
@@ -63,21 +73,24 @@ def test_the_policy_is_sampled_as_it_says():
             np.testing.assert_allclose(np.exp(np.asarray(log_mu[obs])[chosen]), chosen.mean(), atol=4 * 0.5 / 100_000**0.5)
 
 
-def test_masked_steps_teach_nothing(float64):
-    settings = config.check(config.override(PRESETS["ersac"], rollout=6, hidden=(4, 4)))
+@pytest.mark.parametrize("name", ["ersac", "ersac-replay", "rnd", "ersac-sampled, table", "ersac, table", "ersac-replay, table"])
+def test_masked_steps_teach_nothing(float64, name):
+    settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init(settings, parts, optimisers, 0.1, np.random.default_rng(0))
     t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
     t = t._replace(mask=jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
 
-    def gradient(t):
-        rows = optimisers.rows.look_up(learner.params.rows, t.obs)
-        one = lambda dense, log_tau: ac.loss(settings, parts, Params(dense, rows), log_tau, learner.memory, t)[0]
-        return jax.tree.leaves(jax.jit(jax.grad(one, (0, 1)))(learner.params.dense, learner.log_tau))
+    def told(t):
+        rows, running = optimisers.rows.look_up(learner.params.rows, t.obs), ac.Running(jnp.asarray(0.1), jnp.asarray(0.2))
+        arguments = learner.log_tau, learner.memory, t, undamped(6), running
+        alone = lambda of: jax.tree.map(lambda x: x[0], jax.vmap(lambda _: of(), axis_name=BATCH)(jnp.zeros(1)))
+        one = lambda dense, rows, log_tau: alone(lambda: ac.loss(settings, parts, Params(dense, rows), log_tau, *arguments[1:]))
+        return jax.tree.leaves(jax.jit(jax.grad(one, (0, 1, 2), has_aux=True))(learner.params.dense, rows, learner.log_tau))
 
     other = t._replace(reward=t.reward.at[2].set(99.0), action=t.action.at[2].set(1 - t.action[2]), log_mu=t.log_mu.at[2].add(-0.3))
-    for a, b in zip(gradient(t), gradient(other), strict=True):
+    for a, b in zip(told(t), told(other), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 
 
@@ -94,15 +107,14 @@ def test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else
 
 def gradients(t=None, **changes):
     """Of the loss, by part; on a trajectory of this file's own unless one is given."""
-    settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4), **changes))
+    settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4), **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1)) if t is None else t
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
-    return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), learner.log_tau, learner.memory, t)[0]))(
-        learner.params.dense
-    )
+    rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
+    return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), *rest)[0]))(learner.params.dense)
 
 
 def test_an_advantage_counts_up_to_its_limit():
@@ -118,10 +130,11 @@ def test_an_advantage_counts_up_to_its_limit():
     )
 
 
+@pytest.mark.parametrize("settings", [SAMPLED, PRESETS["ersac"]], ids=["table", "mlp"])
 @pytest.mark.parametrize(("prior_scale", "direction"), [(10.0, 1), (0.0, -1)])
-def test_tau_plays_against_the_policy(prior_scale, direction):
+def test_tau_plays_against_the_policy(settings, prior_scale, direction):
     """tau descends the payoff `sigma2 / (2 tau) + tau H`: up where much is unknown, down where nothing is."""
-    agent = make_agent(config.override(PRESETS["ersac"], prior_scale=prior_scale), ENV)
+    agent = make_agent(config.override(settings, prior_scale=prior_scale), ENV)
     learner = agent.init(np.random.default_rng(0))
     after, _, _ = jax.jit(agent.update)(learner, batch(6))
     assert np.sign(after.log_tau - learner.log_tau) == direction
@@ -129,15 +142,70 @@ def test_tau_plays_against_the_policy(prior_scale, direction):
 
 def test_values_move_towards_their_targets_and_targets_stand_still():
     """The gradient at each state's own value is minus its error; a state that only bootstraps has none."""
-    settings = config.check(config.override(PRESETS["ersac"], rollout=50, hidden=(4, 4)))
+    settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(7, 1))
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
-    one = lambda rows: ac.loss(settings, parts, Params(learner.params.dense, rows), learner.log_tau, learner.memory, t)
-    gradient, (mean_error, _) = jax.jit(jax.grad(one, has_aux=True))(rows)
+    rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
+    one = lambda rows: ac.loss(settings, parts, Params(learner.params.dense, rows), *rest)
+    gradient, (mean_error, _, _) = jax.jit(jax.grad(one, has_aux=True))(rows)
     own = np.asarray(gradient["value"]["own"])[:, 0]  # [T+1]
     assert own[-1] == 0
     assert np.all((own[:-1] == 0) == (np.asarray(t.mask) == 0))
     np.testing.assert_allclose(np.abs(own).sum(), mean_error, rtol=1e-5)
+
+
+def test_damping_weighs_the_steps_of_each_head_and_of_no_other():
+    """Half as much of a head's steps is half its gradient, and the whole of the others'."""
+    settings = config.check(config.override(PRESETS["ersac"], by_spread=False, rollout=50, hidden=(16,)))
+    parts = make_parts(settings, ENV)
+    optimisers = make_optimisers(settings, parts, 0.0)
+    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    t = jax.tree.map(lambda x: x[0], batch(4, 1))
+    rows = optimisers.rows.look_up(learner.params.rows, t.obs)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params, damping):
+        return ac.loss(settings, parts, params, learner.log_tau, learner.memory, t, damping, NOTHING_YET)[0]
+
+    params, ones = Params(learner.params.dense, rows), undamped(50)
+    whole = gradient(params, ones)
+    for damped in ones:
+        half = gradient(params, ones | {damped: jnp.full(50, 0.5)})
+        for name in ones:
+            share = 0.5 if name == damped else 1.0
+            for a, b in zip(*(jax.tree.leaves((g.dense[name], g.rows[name])) for g in (half, whole)), strict=True):
+                np.testing.assert_allclose(a, share * b, rtol=1e-5, atol=1e-8)
+                assert np.abs(b).max() > 0
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
+def test_running_means_move_as_stated(float64, decay):
+    """That of advantages by its decay, from 0, and not at all where that is 0; that of bonus and entropy is plain for a hundred updates."""
+    squares, extras = np.random.default_rng(0).exponential(size=(2, 300))
+    running, plain = NOTHING_YET, 0.0
+    for time, (square, extra) in enumerate(zip(squares, extras, strict=True), start=1):
+        running = ac.moved(running, ac.Running(jnp.asarray(square), jnp.asarray(extra)), decay, jnp.asarray(time))
+        plain = extras[:time].mean() if time <= 100 else 0.99 * plain + 0.01 * extra
+        known = (1 - decay) * np.sum(decay ** np.arange(time)[::-1] * squares[:time]) if decay else 0.0
+        np.testing.assert_allclose(running.advantage_square, known, rtol=1e-11)
+        np.testing.assert_allclose(running.extra, plain, rtol=1e-11)
+
+
+def test_an_update_keeps_the_running_means():
+    """Of the same first batch the square has the same size, so what is kept of it differs by the decays; no bonus: the extra is entropy."""
+    settings = config.override(PRESETS["vanilla"], alpha=0.3)
+
+    def after(decay):
+        agent = make_agent(config.override(settings, spread_decay=decay), ENV)
+        learner, _, metrics = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(8))
+        return learner.opt["running"], metrics
+
+    (half, metrics), (tenth, _), (none, _) = after(0.5), after(0.9), after(0.0)
+    assert half.advantage_square > 0
+    np.testing.assert_allclose(tenth.advantage_square, 0.2 * half.advantage_square, rtol=1e-5)
+    assert none.advantage_square == 0
+    np.testing.assert_allclose(half.extra, 0.3 * metrics["entropy"], rtol=1e-5)

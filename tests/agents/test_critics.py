@@ -72,11 +72,19 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.View, jax.Array]:
     discount = jnp.asarray([1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
     ones, reward = jnp.ones(steps), jnp.asarray(rng.normal(size=steps))
     policy = policies.categorical(3)
-    log_mu, entropy = policy.log_prob(logits[:-1], action), policy.entropy(logits[:-1])
+    log_mu, entropy = policy.log_prob(logits[:-1], action), policy.entropy(logits)
     t = Trajectory(jnp.arange(steps + 1), action, reward, discount, ones, log_mu, jnp.zeros((steps, 0)))
     told = jnp.asarray(rng.normal(size=(steps + 1, 3))) if told is None else told
     bonuses = attitude.bonus(sigma2, tau)
-    return critics.View(t, logits, log_mu, entropy, told, policies.at(bonuses[:-1], action), bonuses, attitude.weight(tau), ones), sigma2
+    bonus, weight, nothing = policies.at(bonuses[:-1], action), attitude.weight(tau), jnp.zeros(())
+    return critics.View(t, logits, policy.log_pi(logits), log_mu, entropy, told, bonus, bonuses, weight, ones, nothing, nothing), sigma2
+
+
+def with_logits(v: critics.View, logits) -> critics.View:
+    """The same trajectory under another policy, with all that follows from its logits."""
+    policy = policies.categorical(logits.shape[-1])
+    log_pi_a = policy.log_prob(logits[:-1], v.t.action)
+    return v._replace(logits=logits, log_pi=policy.log_pi(logits), log_pi_a=log_pi_a, entropy=policy.entropy(logits))
 
 
 JUDGE_EVERY = jax.jit(critics.judge_every, static_argnums=0)
@@ -97,7 +105,8 @@ def climbed(by_spread: bool, tau: float) -> np.ndarray:
         log_pi, one = policy.log_prob(logits[:-1], action), jnp.ones(1)
         t = Trajectory(jnp.zeros(2, int), action, reward, 0 * one, one, log_pi, jnp.zeros((1, 0)))
         told, bonuses = jnp.full((2, 1), 0.38), jnp.zeros((2, 2))
-        v = critics.View(t, logits, log_pi, policy.entropy(logits[:-1]), told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one)
+        of_policy, nothing = (logits, policy.log_pi(logits), log_pi, policy.entropy(logits)), jnp.zeros(())
+        v = critics.View(t, *of_policy, told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one, nothing, nothing)
         judged = critics.judge_sampled(settings, v)
         return (judged.payoff / judged.unit)[0]
 
@@ -126,7 +135,7 @@ def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
     def climbed(scale):
         v, _ = view(3, jnp.log(0.4))
         v = v._replace(bonuses=jnp.zeros((7, 3)).at[0, 1].set(scale))  # of an action in the first state, where nobody bootstraps from
-        return jax.grad(lambda logits: critics.judge_expected(settings, v._replace(logits=logits)).payoff.sum())(v.logits)[0]
+        return jax.grad(lambda logits: critics.judge_expected(settings, with_logits(v, logits)).payoff.sum())(v.logits)[0]
 
     none, huge, larger = (np.asarray(climbed(scale)) for scale in (0.0, 1e4, 1e5))
     pi = np.asarray(jax.nn.softmax(view(3, jnp.log(0.4))[0].logits[0]))
@@ -160,7 +169,7 @@ def test_tau_plays_against_the_mean_over_actions(float64, judge):
 def test_the_policy_climbs_by_the_natural_gradient_and_by_nothing_else(float64):
     """In units of the weight, with K as the head and today's bonus say; the last state, which nobody acted at, does not move."""
     v, _ = view(2, jnp.log(0.4))
-    got = jax.jit(jax.grad(lambda logits: critics.judge_every(SETTINGS, v._replace(logits=logits)).payoff.sum()))(v.logits)
+    got = jax.jit(jax.grad(lambda logits: critics.judge_every(SETTINGS, with_logits(v, logits)).payoff.sum()))(v.logits)
     climb = NATURAL(v.bonuses + v.told, jax.nn.log_softmax(v.logits), v.weight, 1e9)
     np.testing.assert_allclose(got[:-1], 0.4 * climb[:-1], atol=1e-12)
     assert not got[-1].any()
@@ -201,7 +210,8 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
         zeros, ones = jnp.zeros(LAYERS), jnp.ones(LAYERS)
         t = Trajectory(obs, action, jnp.asarray(reward)[obs[:-1], action], jnp.array([1.0, 1.0, 0.0]), ones, zeros, zeros[:, None])
         of = lambda table: jnp.asarray(table)[obs]
-        v = critics.View(t, of(logits), zeros, zeros, of(told), zeros, of(bonus), jnp.asarray(tau), ones)
+        entropy, nothing = -jnp.sum(jnp.exp(of(log_pi)) * of(log_pi), axis=-1), jnp.zeros(())
+        v = critics.View(t, of(logits), of(log_pi), zeros, entropy, of(told), zeros, of(bonus), jnp.asarray(tau), ones, nothing, nothing)
         judged = critics.judge_every(config.override(SETTINGS, gamma=1.0), v)
         return (judged.told + judged.error)[0]
 
@@ -221,37 +231,74 @@ def test_what_was_never_done_has_its_bonus(float64):
     v, _ = view(4, jnp.log(0.4), jnp.zeros((7, 3)))
     other = (v.t.action[0] + 1) % 3
     tempted = v._replace(bonuses=v.bonuses.at[0, other].add(5.0))
-    payoff = lambda judge: lambda logits, v: judge(SETTINGS, v._replace(logits=logits)).payoff.sum()
+    payoff = lambda judge: lambda logits, v: judge(SETTINGS, with_logits(v, logits)).payoff.sum()
     sampled, every = (jax.jit(jax.grad(payoff(judge))) for judge in (critics.judge_sampled, critics.judge_every))
     np.testing.assert_array_equal(sampled(v.logits, tempted), sampled(v.logits, v))
     assert every(v.logits, tempted)[0, other] > every(v.logits, v)[0, other] + 1
 
 
-@pytest.mark.parametrize(
-    ("judge", "told"),
-    [
-        pytest.param(critics.judge_sampled, lambda extra: jnp.zeros((4, 1)), id="sampled"),
-        pytest.param(critics.judge_expected, lambda extra: jnp.full((4, 1), -extra), id="expected"),
-        pytest.param(critics.judge_every, lambda extra: jnp.full((4, 3), -extra), id="every"),
-    ],
-)
-def test_an_end_forfeits_neither_bonus_nor_entropy(float64, judge, told):
-    """Where no step pays and all tell as much, nothing is worth anything, whether episodes end or not; else to last is worth something."""
-    tau, bonus, policy = jnp.asarray(0.3), 0.2, policies.categorical(3)
-    discounts = jnp.asarray([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+def undecided(settings, judge, told, discount, mask, *, forgone=0.0, running=0.0, reward=0.0, tau=0.3, bonus=0.2):
+    """What a critic makes of steps [T] at one place with three actions, all alike to the policy and of one bonus."""
+    steps, policy, action = len(mask), policies.categorical(3), jnp.arange(len(mask)) % 3
+    logits, reward = jnp.zeros((steps + 1, 3)), jnp.broadcast_to(reward, (steps,))
+    log_pi_a = policy.log_prob(logits[:-1], action)
+    t = Trajectory(jnp.zeros(steps + 1, int), action, reward, discount, mask, log_pi_a, jnp.zeros((steps, 0)))
+    of_policy = logits, policy.log_pi(logits), log_pi_a, policy.entropy(logits)
+    bonuses = jnp.full((steps + 1, 3), bonus)
+    numbers = bonuses[:-1, 0], bonuses, jnp.asarray(tau), mask, jnp.asarray(running), jnp.asarray(forgone)
+    return judge(settings, critics.View(t, *of_policy, told, *numbers))
 
-    def error(settings, told, discount):
-        logits, ones, action = jnp.zeros((4, 3)), jnp.ones(3), jnp.arange(3)
-        log_pi = policy.log_prob(logits[:-1], action)
-        t = Trajectory(jnp.zeros(4, int), action, 0 * ones, discount, ones, log_pi, jnp.zeros((3, 0)))
-        seen = policy.entropy(logits[:-1]), told, bonus * ones, jnp.full((4, 3), bonus), tau, ones
-        return judge(settings, critics.View(t, logits, log_pi, *seen)).error
 
-    def errors(past_ends):
-        settings = config.ActorCritic(past_ends=past_ends, gamma=0.9)
-        every = jax.vmap(lambda discount: error(settings, told(bonus + tau * np.log(3)), discount), axis_name=critics.BATCH)
-        return np.asarray(jax.jit(every)(discounts))
+# With what each of the three tells of a state, if its J is given, and bonus and weighted entropy of a step there: J, or the rest of it.
+CRITICS = [
+    pytest.param(critics.judge_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
+    pytest.param(critics.judge_expected, lambda j, extra: jnp.full((5, 1), j - extra), id="expected"),
+    pytest.param(critics.judge_every, lambda j, extra: jnp.full((5, 3), j - extra), id="every"),
+]
 
-    np.testing.assert_allclose(errors(past_ends=True), 0, atol=1e-15)
-    lasting = errors(past_ends=False)
-    assert lasting[0, 1] < lasting[1, 1] - 0.1  # where it ends there is less to come
+
+@pytest.mark.parametrize(("judge", "told"), CRITICS)
+@pytest.mark.parametrize("lam", [0.0, 0.8])
+def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(float64, judge, told, lam):
+    """The fake step after a truncation has discount 0 and mask 0. What comes before an end sees the credit as it sees any reward."""
+    discount, mask = jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.asarray([1.0, 1.0, 1.0, 0.0])
+    settings = lambda past_ends: config.ActorCritic(past_ends=past_ends, gamma=0.9, lam=lam)
+    error = lambda past_ends, forgone: undecided(settings(past_ends), judge, told(2.0, 0.5), discount, mask, forgone=forgone).error
+    np.testing.assert_allclose(error(True, 7.0) - error(True, 0.0), [0.9 * lam * 7, 7, 0, 0], atol=1e-13)
+    np.testing.assert_array_equal(error(False, 7.0), error(True, 0.0))
+
+
+@pytest.mark.parametrize(("judge", "told"), CRITICS)
+def test_an_end_that_is_credited_all_it_forgoes_forfeits_neither_bonus_nor_entropy(float64, judge, told):
+    """Where no step pays, a place is worth its bonus and entropy for ever, whether its episodes end or not; else to last pays."""
+    extra, gamma, mask = 0.2 + 0.3 * np.log(3), 0.9, jnp.ones(4)
+    settings = lambda past_ends: config.ActorCritic(past_ends=past_ends, gamma=gamma)
+    j, forgone = extra / (1 - gamma), gamma * extra / (1 - gamma)
+    for discount in (jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.ones(4)):
+        np.testing.assert_allclose(undecided(settings(True), judge, told(j, extra), discount, mask, forgone=forgone).error, 0, atol=1e-14)
+    forfeited = undecided(settings(False), judge, told(j, extra), jnp.asarray([1.0, 0.0, 1.0, 1.0]), mask, forgone=forgone).error
+    np.testing.assert_allclose(forfeited[1], -forgone, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("judge", "told"), CRITICS[:2])
+@pytest.mark.parametrize("share", [0.25, 1.0])
+@pytest.mark.parametrize("tau", [1e-3, 0.3, 4.0])
+@pytest.mark.parametrize("running", [0.0, 1e-4, 90.0])
+def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mean_square(float64, judge, told, share, tau, running):
+    """That of the batch's real steps, or the running one. Every step ends an episode, so that an advantage is what it pays, less J."""
+    reward = jnp.asarray([[1.0, -2.0, 0.5, 0.0], [3.0, 0.1, 0.2, 8.0]])
+    mask = jnp.asarray([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
+    settings = config.ActorCritic(by_spread=True, spread_share=share, advantage_limit=2.0)
+    one = lambda settings: (
+        lambda reward, mask: undecided(
+            settings, judge, told(0.4, tau * np.log(3)), jnp.zeros(4), mask, running=running, reward=reward, tau=tau, bonus=0.0
+        )
+    )
+    over_batch = lambda settings: jax.vmap(one(settings), axis_name=critics.BATCH)(reward, mask)
+    judged, square = over_batch(settings), np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4))
+    unit = max(tau, share * np.sqrt(max(square, running)))
+    np.testing.assert_allclose(judged.square, np.full(2, square), rtol=1e-12)
+    np.testing.assert_allclose(judged.unit, np.full(2, unit), rtol=1e-12)
+    in_weights = over_batch(config.override(settings, by_spread=False))
+    np.testing.assert_array_equal(in_weights.unit, np.full(2, tau))
+    np.testing.assert_array_equal(in_weights.square, np.zeros(2))

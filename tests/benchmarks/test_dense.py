@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from benchmarks import dense
 from ersac import config
 from ersac.agents import make
-from ersac.agents.presets import PRESETS
+from ersac.agents.presets import TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Trajectory
 
@@ -16,7 +16,7 @@ LENGTH = 30  # in a sea of 25 cells: every batch has duplicates, and their dampi
 
 
 def settings(**changes):
-    return config.check(config.override(PRESETS["ersac"], rollout=LENGTH, hidden=(8, 8), **changes))
+    return config.check(config.override(TABLE_PRESETS["ersac-sampled"], rollout=LENGTH, hidden=(8, 8), **changes))
 
 
 def draw_batch(rng: np.random.Generator) -> Trajectory:

@@ -15,7 +15,8 @@ from ersac.study import verdicts
 from ersac.types import Trajectory
 
 DEPTH, LENGTH, UPDATES = 6, 50, 4
-SETTINGS = api.make_settings(depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared=True)
+TABLE = {"agent": "ersac-sampled", "network": "table"}  # what the kernel is written for
+SETTINGS = api.make_settings(**TABLE, depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared=True)
 
 
 def draw_steps(rng: np.random.Generator) -> kernel.Steps:
@@ -88,7 +89,7 @@ def test_single_precision_follows_double():
 @pytest.mark.slow
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
-    settings = api.make_settings(depth=depth, seeds=1, shared=True)
+    settings = api.make_settings(**TABLE, depth=depth, seeds=1, shared=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, goals = kernel.start(settings), np.zeros(rollouts * length // depth + 1, np.int8)
     numbers, room = kernel.numbers(settings.learner, depth, np.float32), (kernel.make_scratch(length), kernel.make_steps(length))
@@ -101,4 +102,4 @@ def test_the_kernel_solves_deep_sea():
 
 def test_the_kernel_refuses_what_it_was_not_written_for():
     with pytest.raises(ValueError, match="two layers of 64"):
-        kernel.numbers(api.make_settings(members=4).learner, DEPTH, np.float32)
+        kernel.numbers(api.make_settings(**TABLE, members=4).learner, DEPTH, np.float32)

@@ -8,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import api, config
-from ersac.agents.make import make_agent
+from ersac.agents.make import make_agent, make_lens
 from ersac.envs.base import Discrete, Env, Step
 from ersac.loops import on_device
 
@@ -32,27 +32,34 @@ def gate() -> Env:
     return Env("gate", Discrete(1), Discrete(2), lambda seed: np.zeros(()), reset, lambda world, state: jnp.zeros((), jnp.int32), step)
 
 
-def solution(past_ends: bool) -> float:
-    """The probability of leaving under the Boltzmann policy [e-kpi], by value iteration of the one place."""
+def solution(forgone: float) -> float:
+    """The probability of leaving under the Boltzmann policy [e-kpi], by value iteration of the one place.
+
+    `forgone`: discounted steps that leaving is credited with. A step is worth the mean bonus and entropy, here the entropy of this place.
+    """
     j, p = 0.0, 0.5
-    for _ in range(500):
-        p = 1 / (1 + np.exp((GAMMA * j - 1) / ALPHA))
+    for _ in range(2000):
         entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
-        j = p + (1 - p) * GAMMA * j + (0 if past_ends else ALPHA * entropy)
+        goal = 1 + forgone * ALPHA * entropy
+        p = 0.9 * p + 0.1 / (1 + np.exp((GAMMA * j - goal) / ALPHA))  # slowly: the credit follows the policy, as a running mean does
+        j = p * goal + (1 - p) * GAMMA * j + ALPHA * entropy
     return p
 
 
 @pytest.mark.parametrize("past_ends", [True, False])  # of which the first is what an environment gets
 def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, past_ends):
-    """Where entropy goes on past it. Else it is the rarer choice."""
+    """Where it is credited the entropy of the steps that it forgoes. Else it is the rarer choice."""
     monkeypatch.setattr(on_device, "make_env", lambda settings: gate())
-    changes = {"envs": 1, "rollout": 10, "hidden": (8,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
+    changes = {"envs": 1, "rollout": 10, "hidden": (64,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
         {} if past_ends else {"past_ends": False}
     )
     settings = config.replace_at(api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.PLAIN)
     chunk = next(on_device.run(on_device.prepare(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
+    lens = make_lens(settings.learner, gate(), config.PLAIN)
+    forgone = float(lens.forgone(learner.memory))
+    assert forgone > 2 if past_ends else forgone == 0
     _, logits = make_agent(settings.learner, gate()).act(learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2))
     to_leave = float(jax.nn.softmax(logits)[0])
     assert (to_leave > 0.5) == past_ends
-    assert abs(to_leave - solution(past_ends)) < 0.07
+    assert abs(to_leave - solution(forgone)) < 0.07

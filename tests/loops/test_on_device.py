@@ -104,7 +104,7 @@ def test_no_two_seeds_begin_alike(monkeypatch):
     monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
     begun = lambda **changes: on_device.prepare(settings(**changes)).carry.learner
     learner, later = begun(), begun(seed=1)
-    for mine, theirs in ((learner.params.rows, later.params.rows), (learner.memory.prior, later.memory.prior)):
+    for mine, theirs in ((learner.params.rows, later.params.rows), (learner.memory.inner.prior, later.memory.inner.prior)):
         mine, theirs = np.asarray(mine), np.asarray(theirs)
         assert len({seed.tobytes() for seed in mine[:3]}) == 3
         np.testing.assert_array_equal(mine[1:3], theirs[:2])

@@ -18,7 +18,7 @@ sys.modules["jax"] = None  # an import of it is a traceback, and so a failure
 import numpy as np  # noqa: E402
 
 from ersac import api, cli, config  # noqa: E402
-from ersac.agents.presets import PRESETS  # noqa: E402
+from ersac.agents.presets import PRESETS, TABLE_PRESETS  # noqa: E402
 from ersac.study import records  # noqa: E402
 
 
@@ -78,7 +78,8 @@ WORDS = [
 ]
 
 
-AT_SEA = [name for name in config.UNCERTAINTIES if name != "rnd"]
+AT_SEA = [name for name in config.UNCERTAINTIES if name not in ("hashed", "linear")]  # which are of vectors
+BY_NETWORK = {"mlp": PRESETS, "table": TABLE_PRESETS}
 
 
 class Field(typing.NamedTuple):
@@ -90,8 +91,11 @@ class Field(typing.NamedTuple):
     above: bool = False
     none: bool = False
     many: bool = False
+    words: tuple[str, ...] = ()
 
     def takes(self, value) -> bool:
+        if self.words:
+            return isinstance(value, str) and value in self.words
         if value is None:
             return self.none
         if self.many:
@@ -117,6 +121,8 @@ def field_of(hint) -> Field:
         return field_of(args[0])._replace(none=True)
     if origin is tuple:
         return field_of(args[0])._replace(many=True)
+    if origin is typing.Literal:
+        return Field(str, words=args)
     if origin is typing.Annotated:
         field = field_of(args[0])
         for extra in args[1:]:
@@ -134,6 +140,8 @@ def value_for(field: Field, rng: random.Random):
         return rng.choice(JUNK)
     if field.kind is bool:
         return rng.random() < 0.5
+    if field.words:
+        return rng.choice(field.words)
     one = field._replace(many=False, none=False)
     if field.many:
         return [value_for(one, rng) if rng.random() < 0.1 else rng.randint(1, 64) for _ in range(rng.randint(1, 3))]
@@ -177,6 +185,11 @@ def choice(rng: random.Random) -> tuple[dict, bool, config.Train]:
     agent, known = named(rng, list(PRESETS))
     who, good = {"agent": agent}, known
     base = config.Train(learner=PRESETS[agent] if known else PRESETS["ersac"])
+    if rng.random() < 0.3:
+        who["network"], known = named(rng, list(BY_NETWORK))
+        good &= known and agent in BY_NETWORK.get(who["network"], {}) and isinstance(base.learner, config.ActorCritic)
+        if good:
+            base = config.Train(learner=BY_NETWORK[who["network"]][agent])
     if rng.random() < 0.4:
         who["uncertainty"], known = named(rng, AT_SEA)
         good &= known and isinstance(base.learner, config.ActorCritic)
@@ -190,15 +203,20 @@ def from_python(rng: random.Random) -> dict:
     hints = {path[-1]: hint for path, hint, _ in config.leaves(base) if path != ("agent",)}
     if rng.random() < 0.03:
         who["agent"], good = rng.choice([None, 5, ["ersac"], math.nan, "", Nasty(), {}]), False
+    if isinstance(base.learner, config.ActorCritic) and rng.random() < 0.02:
+        who["network"] = junk = rng.choice(JUNK)
+        good &= junk is None
     changes = {}
     for _ in range(rng.randint(0, 4)):
-        name, _ = named(rng, list(hints))
+        name, _ = named(rng, [name for name in hints if name != "network"])  # which is as a name, and above
         changes[name] = value_for(field_of(hints.get(name, int)), rng)
     bad = [name for name, value in changes.items() if name not in hints or not field_of(hints[name]).takes(value)]
 
     def allowed(text: str) -> bool:
         if text.startswith("unknown "):
             return "; did you mean " in text or "; known: " in text
+        if text.startswith("--network must be "):
+            return text == f"--network must be mlp or table, not {config.shown(who['network'])}"
         told = [(name, config.option(name, hints[name])) for name in bad if name in hints]
         return any(f"{option} must be {config.expected(hints[name])}, not {config.shown(changes[name])}" == text for name, option in told)
 

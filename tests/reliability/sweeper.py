@@ -14,11 +14,11 @@ import numpy as np
 
 from ersac import api, cli, config, disk
 from ersac.study import records, sweeps
-from ersac.study.sweeps import Size, Sweep, line
+from ersac.study.sweeps import Lines, Size, Sweep
 
 SYNC_SECONDS = 0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
 TINY = {"hidden": (8, 8), "rollout": 20}
-LINES = tuple(line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
+LINES = tuple(Lines("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
 SWEEPS = {
     "tiny-500": Sweep("to be killed", LINES, {"smoke": Size((4, 5), 125, 2_000)}, stop_when_solved=False),
     "tiny-100": Sweep("to be run twice", LINES, {"smoke": Size((4,), 50, 400)}, stop_when_solved=False),

@@ -23,7 +23,10 @@ TINY = {
     "depth": 4,
     "seeds": 1,
     "seed": 0,
+    "network": "mlp",
     "hidden": (4,),
+    "estimator_hidden": (4,),
+    "shared": False,
     "rollout": 100,
     "chunk": 1,
     "members": 3,
@@ -76,6 +79,33 @@ def test_what_is_accepted_stays_accepted(accepted):
         assert config.check(settings) == settings
 
 
+def fits(settings: config.Train) -> bool:
+    """What is accepted alone may not fit together, which is told when an agent is built: see the test below."""
+    learner, wants = settings.learner, getattr(settings.learner, "uncertainty", None)
+    if isinstance(learner, config.BootDQN):
+        return True
+    if learner.network == "table":
+        return not isinstance(wants, config.Rnd)
+    layers = (*learner.hidden, *(learner.estimator_hidden if isinstance(wants, config.Ensemble | config.Rnd) else ()))
+    return not getattr(wants, "shared", False) and not any(width % 2 for width in layers)
+
+
+def refusal(settings: config.Train) -> str:
+    """What is said when an agent is built that cannot be; nothing where it can."""
+    try:
+        on_device.build(settings)
+    except SettingsError as error:
+        return str(error)
+    return ""
+
+
+def test_what_does_not_fit_together_is_refused_in_one_line_and_nothing_else_is(accepted):
+    told = {settings: refusal(config.override(settings, seeds=1, depth=4)) for settings in accepted[:400]}
+    assert [settings for settings, text in told.items() if fits(settings) == bool(text)] == []
+    assert not any("\n" in text for text in told.values())
+    assert 10 < sum(map(bool, told.values())) < 200
+
+
 def first_step(settings: config.Train) -> None:
     """One rollout, one update, and all numbers finite after it; NonFinite if not."""
     program = on_device.prepare(settings)
@@ -92,8 +122,8 @@ def tiny(settings: config.Train) -> config.Train:
         changes["noise_variance"] = next(told, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
-    if "every_action" in names:
-        changes["every_action"] = PRESETS[settings.agent].every_action
+    for name in {"every_action", "every_bonus", "by_spread", "past_ends", "first_visit"} & names:
+        changes[name] = getattr(PRESETS[settings.agent], name)
     return config.override(settings, **changes)
 
 
@@ -101,8 +131,8 @@ def tiny(settings: config.Train) -> config.Train:
 def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
     kind = config.BootDQN if uncertainty is None else config.UNCERTAINTIES[uncertainty]
     of_kind = lambda learner: isinstance(getattr(learner, "uncertainty", learner), kind)
-    mine = [settings for settings in accepted if settings.agent == agent and of_kind(settings.learner)]
-    unlike = list({repr(config.floats(tiny(settings))): tiny(settings) for settings in mine}.values())
+    mine = [settings for settings in map(tiny, accepted) if settings.agent == agent and of_kind(settings.learner) and fits(settings)]
+    unlike = list({repr(config.floats(settings)): settings for settings in mine}.values())
     assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen
     for settings in unlike[:40]:
         first_step(settings)
@@ -126,11 +156,13 @@ def test_edges_take_their_first_step(agent, uncertainty, edge):
 
 
 SHAPES = [
-    {"depth": 1, "rollout": 1, "hidden": (1,), "members": 2},
-    {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
+    {"depth": 1, "rollout": 1, "hidden": (2,), "estimator_hidden": (2,), "members": 2},
+    {"depth": 1, "rollout": 1, "network": "table", "hidden": (1,), "members": 2},
+    {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (4, 2, 2)},
+    {"depth": 2, "network": "table", "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
     {"depth": 7, "rollout": 129, "uncertainty": "counts", "agent": "optimism", "mapping_seed": 2**32 - 1, "seed": 2**31 - 1, "seeds": 2},
     {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
-    {"depth": 1, "agent": "ersac-replay", "rollout": 1, "hidden": (1,), "members": 2, "capacity": 1, "batch": 1, "updates": 1},
+    {"depth": 1, "agent": "ersac-replay", "rollout": 1, "hidden": (2,), "members": 2, "capacity": 1, "batch": 1, "updates": 1},
     {"depth": 3, "agent": "ersac-replay-max", "rollout": 7, "capacity": 3, "batch": 50, "updates": 3, "noise_variance": 0, "seeds": 2},
     {"depth": 2, "agent": "vanilla-replay", "uncertainty": "counts", "capacity": 9, "every_action": True, "stochastic": True},
     {"depth": 1, "agent": "boot-dqn", "rollout": 1, "hidden": (1,), "members": 2, "batch": 1, "replay": 1, "least_replay": 1},
@@ -150,7 +182,7 @@ def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
     seen = set()
     for settings in accepted:
         form = config.override(on_device.program_of(settings), seeds=1, depth=min(settings.env.depth, 30))
-        if form in seen or config.bytes_needed(form) > 2e7:
+        if form in seen or not fits(settings) or config.bytes_needed(form) > 2e7:
             continue
         seen.add(form)
         program = on_device.prepare(config.with_floats(form, config.floats(settings)))
@@ -164,8 +196,16 @@ def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
 
 BOOT = {"agent": "boot-dqn", "members": 5, "batch": 1}
 KEPT = {"depth": 2, "batch": 1, "capacity": 5_000}  # nearly all of it is replay
+TABLE = {"network": "table"}
 NEEDS = [
     {"uncertainty": "ensemble"},
+    {"estimator_hidden": (64, 32)},
+    TABLE | {"uncertainty": "ensemble"},
+    TABLE | {"uncertainty": "ensemble", "noise_variance": 0.1},
+    TABLE | {"uncertainty": "posterior", "every_action": True},
+    TABLE | {"uncertainty": "counts"},
+    TABLE | KEPT | {"agent": "ersac-replay"},
+    TABLE | {"agent": "ersac-replay-max", "batch": 1, "capacity": 1},
     {"uncertainty": "ensemble", "noise_variance": 0.1},  # which counts visits besides
     {"uncertainty": "posterior", "every_action": True},
     {"uncertainty": "counts"},

@@ -141,13 +141,23 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
         assert all(np.isfinite(file[name]).all() for name in file.files)
 
 
-@pytest.mark.parametrize("place", ["rows", "dense", "opt"])
+SPOILT = {
+    "rows": lambda learner: learner.params.rows,
+    "dense": lambda learner: learner.params.dense["policy"]["top"],
+    "opt": lambda learner: learner.opt["running"].advantage_square,
+    "opt of tables": lambda learner: learner.opt["dense"][0].nu,
+}
+
+
+@pytest.mark.parametrize("place", SPOILT)
 def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
-    program = on_device.prepare(api.make_settings(**SMALL))
+    program = on_device.prepare(api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp"))
     learner = jax.tree.map(np.array, program.carry.learner)
-    leaf = {"rows": learner.params.rows, "dense": learner.params.dense["policy"]["w"], "opt": learner.opt["dense"][0].nu}[place]
+    leaf = SPOILT[place](learner)
     leaf[(0, *[-1] * (leaf.ndim - 1))] = np.inf
-    with pytest.raises(NonFinite, match=rf"^{'opt' if place == 'opt' else 'params/' + place}.* is not finite at rollout 0, where it was"):
+    with pytest.raises(
+        NonFinite, match=rf"^{'opt' if place.startswith('opt') else 'params/' + place}.* is not finite at rollout 0, where it was"
+    ):
         on_device.snapshot(program, program.carry._replace(learner=learner))
 
 

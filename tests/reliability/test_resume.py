@@ -123,7 +123,7 @@ def test_a_long_run_is_thinned_the_same_way(train, left, tmp_path, monkeypatch):
 
 
 def test_no_saved_leaf_is_idle(train, left, tmp_path):
-    """Zero any leaf of a checkpoint and the run ends differently: nothing is saved in vain, and all of it is read."""
+    """Zero any leaf of a checkpoint, or add to it, and the run ends differently: nothing is saved in vain, and all of it is read."""
     train(tmp_path / "whole")
     with pytest.raises(exits.Stopped):
         train(tmp_path / "half", caught=after(4))  # in the middle of an episode
@@ -132,13 +132,16 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
     assert len(saved.arrays) > 30
     idle = []
     for name, array in saved.arrays.items():
-        run = tmp_path / "zeroed"
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(tmp_path / "half", run)
-        other = np.zeros_like(array) if array.any() else np.ones_like(array)
-        rewrite(run / "checkpoints", saved, {**saved.arrays, name: other})
-        train(run)
-        if left(run) == whole:
+        # The greatest of anything so far may be met again after it was lost; one that never was is not.
+        for other in (np.zeros_like(array) if array.any() else np.ones_like(array), array * 2):
+            run = tmp_path / "changed"
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(tmp_path / "half", run)
+            rewrite(run / "checkpoints", saved, {**saved.arrays, name: other})
+            train(run)
+            if left(run) != whole:
+                break
+        else:
             idle.append(name)
     assert not idle
 

@@ -99,4 +99,4 @@ def test_a_scale_changes_depths_seeds_and_episodes_only():
     for sweep in sweeps.SWEEPS.values():
         learners = [{(each.line, each.settings.learner) for each in sweeps.instances(sweep, sweep.sizes[scale])} for scale in sweeps.SCALES]
         assert set().union(*learners) == {(line.name, line.learner) for line in sweep.lines}
-    assert dataclasses.asdict(api.make_settings().learner) == dataclasses.asdict(sweeps.ERSAC.learner)
+    assert dataclasses.asdict(api.make_settings().learner) == dataclasses.asdict(sweeps.SWEEPS["solve-time"].lines[0].learner)

@@ -32,10 +32,15 @@ def observations():
 
 
 def untrained(env, agent="ersac", seed=0, **changes):
-    """A policy that has seen nothing: random weights are as good as any to see what goes in and out of it."""
+    """A policy that has seen nothing: random weights are as good as any to see what goes in and out of it.
+
+    Networks begin with outputs of zero, so the weights are moved about.
+    """
     settings = api.make_settings(env, agent, **{"hidden": (8, 8), "seed": seed, **changes})
     senses = player.senses_of(settings.env)
-    learner = player.agent_of(settings, senses.spec).init(np.random.default_rng(seed))
+    learner, rng = player.agent_of(settings, senses.spec).init(np.random.default_rng(seed)), np.random.default_rng(seed)
+    moved = lambda x: x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+    learner = learner._replace(params=player.jax.tree.map(moved, learner.params))
     return player.Policy(player.trained(settings, seed, senses, learner._replace(opt=())))
 
 
@@ -115,7 +120,11 @@ def test_an_action_is_what_the_environment_takes(observations):
 def test_sampling_draws_what_the_policy_says(result, observations):
     policy = result.policy
     rng = lambda: np.random.default_rng(7)
-    draw = lambda obs, n, rng: [policy(obs, sample=True, rng=rng) for _ in range(n)]
+
+    def draw(obs, n, rng):
+        policy.reset()  # a new episode takes a number of its own
+        return [policy(obs, sample=True, rng=rng) for _ in range(n)]
+
     assert draw(observations[0], 50, rng()) == draw(observations[0], 50, rng())
     for obs in observations[:3]:
         drawn = np.bincount(draw(obs, 400, rng()), minlength=2)
@@ -123,6 +132,7 @@ def test_sampling_draws_what_the_policy_says(result, observations):
         share = np.exp(logits) / np.exp(logits).sum()
         assert drawn / 400 == pytest.approx(share, abs=0.1)
         assert policy(obs) == share.argmax()
+    assert {policy(obs) for obs in observations} == {0, 1}
 
 
 def logits_of(policy, obs):

@@ -6,12 +6,14 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import nets
+from ersac.envs.base import Box
 from ersac.types import Params, Trajectory
 from ersac.uncertainty.rnd import random_network_distillation
 
-ACTIONS, OUTPUTS, SCALE, SHAPE = 2, 256, 0.3, (3,)
-RND = random_network_distillation(nets.mlp(SHAPE, (32, 32)), SHAPE, ACTIONS, OUTPUTS, SCALE)
-FEATURES = jnp.zeros(0)  # it has a torso of its own
+ACTIONS, OUTPUTS, SCALE, SPACE = 2, 256, 0.3, Box((3,))
+HEAD = nets.mirrored_mlp(SPACE, (256,), ACTIONS * OUTPUTS, upper_share=0.1)
+RND = random_network_distillation(HEAD, nets.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE)
+FEATURES = jnp.zeros(0)  # it has a network of its own
 sigma2 = jax.jit(lambda params, fixed, obs, action: RND.sigma2(params, fixed, obs, FEATURES, action))
 
 
@@ -30,9 +32,9 @@ def steps(obs: jax.Array, action: int) -> Trajectory:
 
 @jax.jit
 def taught(params: Params, fixed, t: Trajectory) -> Params:
-    """Plain descent, many steps, on what was seen."""
+    """Plain descent, many steps, on what was seen: a loss is a mean over outputs, and each has a tangent kernel of 1."""
     loss = lambda dense: jnp.mean(RND.loss(Params(dense, {}), fixed, t.obs, FEATURES, t))
-    descend = lambda _, dense: jax.tree.map(lambda x, slope: x - 2.0 * slope, dense, jax.grad(loss)(dense))
+    descend = lambda _, dense: jax.tree.map(lambda x, slope: x - OUTPUTS * slope, dense, jax.grad(loss)(dense))
     return Params(jax.lax.fori_loop(0, 2000, descend, params.dense), {})
 
 

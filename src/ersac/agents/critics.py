@@ -3,7 +3,7 @@
 | critic   | its head tells              | K is known of              | the policy climbs by                     | agents                 |
 |----------|-----------------------------|----------------------------|------------------------------------------|------------------------|
 | sampled  | J(s)                        | the action taken           | the sampled gradient of Algorithm 1      | most of them           |
-| expected | J(s) less bonus and entropy | the action taken           | the same, with the mean bonus in it      | `ersac-expected`       |
+| expected | J(s) less bonus and entropy | the action taken           | the same, with the mean bonus in it      | `ersac`                |
 | every    | K(s, .) less bonus          | every action, tried or not | the natural gradient, over all of them   | `ersac-replay`, `-max` |
 
 All play one payoff, `game.payoff`. The first sees an action's bonus only when the action is taken, so sigma has to outlast the visits

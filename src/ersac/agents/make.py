@@ -133,7 +133,7 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
 
 def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
     """A network for each head that learns at a rate per visit, and a random network as the prior."""
-    network = lambda hidden: lambda outputs: nets.mirrored_mlp(observations, hidden, outputs, settings.upper_share)
+    network = lambda hidden: lambda outputs: nets.mirrored_mlp(observations, hidden, outputs, settings.upper_percent / 100)
     head, wide = network(settings.hidden), network(settings.estimator_hidden)
     prior = lambda outputs, scale: nets.random_features(observations, PRIOR_WIDTH, outputs, scale)
     return Networks(nets.no_torso(), head, head, wide, wide, prior, per_visit=True)
@@ -237,15 +237,19 @@ def make_optimisers(
     rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": estimator_rate(settings.uncertainty)}
     widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
     steps = batch_size(settings, envs) * settings.rollout  # that a loss is a mean over
-    tau = optax.adam(tau_rate)
+    tau, adam = optax.adam(tau_rate), optax.adam(settings.learning_rate, settings.b1, settings.b2)
     if parts.per_visit:
         per_step = {name: rate * steps for name, rate in rates.items()}
         rules: dict[str, Any] = {"torso": {}} | {name: dict.fromkeys(widths[name], rows.descent(rate)) for name, rate in per_step.items()}
+        others: tuple[str, ...] = ()
+        if isinstance(settings.uncertainty, config.Own):  # whose networks know of no rate
+            others = ("uncertainty",)
+            rules["uncertainty"] = dict.fromkeys(widths["uncertainty"], rows.adam(settings.learning_rate, settings.b1, settings.b2))
         store = rows.store(rules, widths) if parts.policy.rows else rows.nothing(widths)
         damping = lambda obs: {name: visit_damping(repeats(obs), rate) for name, rate in rates.items()}
-        slow = {name: 1 / jnp.maximum(1.0, rate * settings.upper_share * RELU_CORRELATION) for name, rate in per_step.items()}
-        return Optimisers(descent(per_step, slow), tau, tau_least, store, damping)
-    dense = optax.flatten(optax.adam(settings.learning_rate, settings.b1, settings.b2))
+        slow = {name: 1 / jnp.maximum(1.0, rate * settings.upper_percent / 100 * RELU_CORRELATION) for name, rate in per_step.items()}
+        return Optimisers(descent(per_step, slow, others, adam), tau, tau_least, store, damping)
+    dense = optax.flatten(adam)
     undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
     if not parts.torso.rows:
         return Optimisers(dense, tau, tau_least, rows.nothing(widths), undamped)
@@ -271,17 +275,21 @@ def batch_size(settings: config.ActorCritic, envs: int) -> int:
     return -(-envs // -(-envs // (settings.feed.minibatch or envs)))
 
 
-def descent(rates: dict[str, Any], upper: dict[str, Any]) -> optax.GradientTransformation:
-    """Plain gradient descent, every head at its own rate, times a factor of its own above the first layer."""
+def descent(
+    rates: dict[str, Any], upper: dict[str, Any], others: tuple[str, ...], other: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Plain gradient descent, every head at its own rate, times a factor above the first layer; `others` are moved by another optimiser."""
 
     def step(gradient: dict[str, Tree], state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         def moved(name: str, path: Any, g: Array) -> Array:
             return -rates[name] * g if path[0].key == "first" else -rates[name] * upper[name] * g
 
-        parts = {name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name]) for name in rates}
-        return gradient | parts, state
+        own = {name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name]) for name in rates if name not in others}
+        steps = {name: other.update(gradient[name], state[name]) for name in others}
+        moves = {name: move for name, (move, _) in steps.items()}
+        return gradient | own | moves, {name: new for name, (_, new) in steps.items()}
 
-    return optax.GradientTransformation(lambda params: (), step)
+    return optax.GradientTransformation(lambda params: {name: other.init(params[name]) for name in others}, step)
 
 
 def repeats(obs: Array) -> Array:

@@ -89,8 +89,7 @@ TABLE_PRESETS: dict[str, ActorCritic] = {
 
 # Many environments bring many rollouts at once, so each may be shorter and is learned from twice. Their discount is the field's; the
 # longer one of the paper is for its one environment, in which nothing is random.
-SIDE_BY_SIDE: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9, "passes": 2}
-SIDE_BY_SIDE_REPLAY: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9, "updates": 8}
+SIDE_BY_SIDE: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9}
 
 
 def preset(
@@ -100,9 +99,9 @@ def preset(
     presets: dict[str, Any] = {"mlp": PRESETS, "table": TABLE_PRESETS}
     if network is not None and not isinstance(config.pick("agent", agent, PRESETS), ActorCritic):
         raise unknown_option(agent, "--network")
-    learner = config.pick("agent", agent, config.pick("network", network or "mlp", presets))
+    learner = config.pick("agent", agent, config.pick("network", "mlp" if network is None else network, presets))
     if isinstance(learner, ActorCritic) and config.copies(env) > 1:
-        learner = config.override(learner, **SIDE_BY_SIDE_REPLAY if isinstance(learner.feed, Replay) else SIDE_BY_SIDE)
+        learner = side_by_side(learner)
     if uncertainty is None:
         return learner
     if not isinstance(learner, ActorCritic):
@@ -112,6 +111,14 @@ def preset(
         return dataclasses.replace(learner, uncertainty=config.Own(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
     return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())
+
+
+def side_by_side(learner: ActorCritic) -> ActorCritic:
+    """A named agent as it is with many environments."""
+    often = {"updates": 8} if isinstance(learner.feed, Replay) else {"passes": 2}
+    quiet = {"sigma_scale": 0.1} if isinstance(learner.uncertainty, Ensemble) else {}
+    warm = {"tau0": 0.01} if isinstance(learner.risk, Seeking) else {}
+    return config.override(learner, **SIDE_BY_SIDE, **often, **quiet, **warm)
 
 
 def unknown_option(agent: str, name: str) -> config.SettingsError:

@@ -1,8 +1,8 @@
 """Environments on the host and one learner: the loop for Gymnasium, and for everything else that jax cannot step.
 
 An actor steps N environments together and hands over whole rollouts; the learner, `learn.learn` as in every loop, takes them in. Side by
-side, the actor takes the newest parameters there are when a rollout begins and never waits for them: what it acted with is in the
-trajectory. In lock-step they take turns, and a run is reproducible to the last bit.
+side, the actor takes the newest parameters there are when a rollout begins, and waits where they are more than `max_staleness` rollouts
+behind it: what it acted with is in the trajectory. In lock-step they take turns, and a run is reproducible to the last bit.
 
 The functions that a run needs have the names they have in `on_device`.
 """
@@ -34,7 +34,6 @@ from ersac.loops.on_device import FEED, START, Chunk, Episodes, Metrics, complai
 from ersac.loops.rollout import env_keys, step_keys, throw_all
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
-AHEAD = 1  # rollouts that may wait for the learner; the actor is at work on one more
 PATIENCE = 0.1  # seconds after which an actor that waits looks whether it is still wanted
 SMALL = 2**13  # numbers in an array, up to which it takes longer to be handed it than to copy it
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # to wake another takes longer than to act
@@ -55,6 +54,7 @@ class Place:
         self.env, self.seed, self.carry = env, seed, carry
         self.key = jax.random.key(seed)
         self.newest: Acting | None = None  # replaced as a whole, so that nobody who takes it sees half of a change
+        self.renewed = threading.Condition()  # told when it is
         self.obs: np.ndarray | None = None  # [N, ...]
         self.kept: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
@@ -143,6 +143,7 @@ class Acting(NamedTuple):
 
     learner: Learner
     packed: Packed
+    rollouts: int  # that they have learned from
 
 
 def _pack(settings: config.Train, spec: Spec, learner: Learner) -> Packed:
@@ -296,7 +297,12 @@ def _warm_up(program: Program) -> None:
     compiled.learn(program.numbers, place.carry.learner, food, blank, place.key, 0)
 
 
-Acted = tuple[Trajectory, Episodes]
+class Acted(NamedTuple):
+    """A rollout of all environments of a place."""
+
+    trajectory: Trajectory
+    episodes: Episodes
+    learned: int  # rollouts that the parameters it was acted with had learned from
 
 
 class Enough(Exception):
@@ -328,7 +334,7 @@ def act(program: Program, place: Place, thrown: Thrown, first: int, r: int, enou
     column = lambda name: of_steps((getattr(step, name) for step in steps), log_mu.dtype)
     noise = jax.tree.map(lambda thrown: thrown[r], thrown.noise)
     trajectory = Trajectory(of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
-    return trajectory, _episodes(place, steps)
+    return Acted(trajectory, _episodes(place, steps), acting.rollouts)
 
 
 def of_steps(each: Iterable[np.ndarray], dtype: Any = None) -> Any:
@@ -358,6 +364,13 @@ def _episodes(place: Place, steps: list[HostStep]) -> Episodes:
     return Episodes(ended, goal, returns)
 
 
+def wait_for_parameters(place: Place, rollouts: int, enough: threading.Event) -> None:
+    """Wait until the newest parameters have learned from so many rollouts, or nobody wants another."""
+    with place.renewed:
+        while not enough.is_set() and place.newest is not None and place.newest.rollouts < rollouts:
+            place.renewed.wait(PATIENCE)
+
+
 class Failure(NamedTuple):
     """What went wrong where the actor was at work."""
 
@@ -367,20 +380,23 @@ class Failure(NamedTuple):
 def acted(program: Program, place: Place, count: int) -> Generator[Acted]:
     """The rollouts of a place, without end, each acted with the parameters that are newest when it begins; dice are thrown for `count`."""
     learner, begun = place.carry.learner, int(place.carry.rollouts)
-    place.newest = Acting(learner, program.calls.pack(learner))
+    place.newest = Acting(learner, program.calls.pack(learner), begun)
     enough = threading.Event()
 
     def each() -> Iterator[Acted]:
         for first in itertools.count(begun, count):
             thrown = program.calls.throw(program.numbers, place.key, np.arange(first, first + count))
             thrown = thrown._replace(noise=jax.tree.map(np.asarray, thrown.noise))
-            yield from (act(program, place, thrown, first, r, enough) for r in range(count))
+            for r in range(count):
+                wait_for_parameters(place, first + r - bound, enough)
+                yield act(program, place, thrown, first, r, enough)
 
     assert isinstance(program.settings.env, config.Gym)
+    bound = program.settings.env.max_staleness
     if program.settings.env.lockstep:
         yield from each()
         return
-    done: queue.Queue[Any] = queue.Queue(AHEAD)
+    done: queue.Queue[Any] = queue.Queue(bound)  # no more than these are ever under way
 
     def hand_over(found: Any) -> None:
         """Wait until there is room, or nobody who wants it."""
@@ -413,12 +429,13 @@ def acted(program: Program, place: Place, count: int) -> Generator[Acted]:
 
 def learned(program: Program, place: Place, found: Acted) -> tuple[Episodes, Metrics, Metrics]:
     """Learn from a rollout of a place; what it brought. In few words: while one thread speaks Python, the other waits."""
-    trajectory, episodes = found
     learner, food, rollouts = place.carry
-    learner, acting, food, metrics, seen = program.calls.learn(program.numbers, learner, food, trajectory, place.key, rollouts)
+    learner, acting, food, metrics, seen = program.calls.learn(program.numbers, learner, food, found.trajectory, place.key, rollouts)
     jax.block_until_ready(acting)  # an actor that took parameters under way would wait for them
-    place.newest, place.carry = Acting(learner, acting), Carry(learner, food, rollouts + 1)
-    return episodes, metrics, seen
+    with place.renewed:
+        place.newest, place.carry = Acting(learner, acting, int(rollouts) + 1), Carry(learner, food, rollouts + 1)
+        place.renewed.notify_all()
+    return found.episodes, metrics | {"staleness": np.float32(rollouts - found.learned)}, seen
 
 
 def run(program: Program, spoilt: Callable[[int, str], None] = refuse) -> Generator[Chunk]:

@@ -37,8 +37,10 @@ def watch(t: Trajectory, learner: Learner) -> dict[str, Array]:
 
 
 def _biases(tree: Tree) -> Array:
-    """The sum of all vectors and single numbers, which is finite if they are."""
-    return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in jax.tree.leaves(tree) if leaf.ndim <= 1), jnp.zeros(()))
+    """The sum of all vectors and single numbers, and of the last matrices of networks without biases, which is finite if they are."""
+    looked_at = lambda path, leaf: leaf.ndim <= 1 or getattr(path[-1], "key", None) == "top"
+    small = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if looked_at(path, leaf)]
+    return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in small), jnp.zeros(()))
 
 
 def alarms(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> list[Alarm]:

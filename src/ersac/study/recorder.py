@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ersac import display
-from ersac.config import DeepSea, Train, sea
+from ersac.config import DeepSea, Gym, Train, sea
 from ersac.study import verdicts
 from ersac.study.records import Metrics, Moment, SeedFacts
 
@@ -35,6 +35,11 @@ class Recorder:
         self.moment_halvings = 0  # how often every other moment was dropped
         self.failed: dict[int, str] = {}  # why a seed was given up, by its place
 
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What is kept and shown of the learner; of a loop whose actor runs ahead, how far."""
+        return (*self.settings.learner.METRICS, *(("staleness",) if isinstance(self.settings.env, Gym) else ()))
+
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
         before = self.steps // len(self.numbers)
@@ -45,7 +50,7 @@ class Recorder:
             self._add_episodes(i, chunk.facts.goal[i][ended], chunk.facts.episode_return[i][ended].astype(np.float32))
             self.when[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
         per_seed = self.steps // len(self.numbers)
-        told = {name: chunk.metrics[name].mean(axis=1) for name in self.settings.learner.METRICS}
+        told = {name: chunk.metrics[name].mean(axis=1) for name in self.metric_names}
         self.rows.append({"step": np.asarray(per_seed)} | told)
         if len(self.rows) > METRIC_POINTS:
             self.rows = self.rows[1::2]
@@ -90,7 +95,7 @@ class Recorder:
         """Where the run is."""
         last = self.rows[-1]
         share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
-        told = {name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name] for name in self.settings.learner.METRICS}
+        told = {name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name] for name in self.metric_names}
         run = self.settings.run
         done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
         if run.steps is not None:
@@ -170,6 +175,6 @@ class Recorder:
         made.moments = [Moment(int(episode), visits, sigma) for episode, visits, sigma in maps]
         if "failed" in state:
             made.failed = {int(place): why for place, why in json.loads(state["failed"].tobytes()).items()}
-        columns = {name: state[f"metric_{name}"] for name in ("step", *settings.learner.METRICS)}
+        columns = {name: state[f"metric_{name}"] for name in ("step", *made.metric_names)}
         made.rows = [{name: column[..., m] for name, column in columns.items()} for m in range(len(columns["step"]))]
         return made

@@ -29,10 +29,11 @@ ADDED: dict[str, Any] = dict.fromkeys(("steps", "torso", "make", "logit_limit", 
     "first_visit": False,
     "network": "table",
     "estimator_hidden": (256,),
-    "upper_share": 0.1,
+    "upper_percent": 10,
     "spread_share": 1.0,
     "spread_decay": 0.0,
     "passes": 1,
+    "max_staleness": 1,
     "predictor_rate": 0.3,
 }
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only

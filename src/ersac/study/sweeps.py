@@ -149,8 +149,8 @@ def study(network: str) -> dict[str, Sweep]:
         line("no-limit", "ersac", advantage_limit=1e9),
         line("narrow-estimator", "ersac", estimator_hidden=(64,)),
         line("two-layers", "ersac", hidden=(64, 64)),
-        line("upper-0.01", "ersac", upper_share=0.01),
-        line("upper-0.3", "ersac", upper_share=0.3),
+        line("upper-1", "ersac", upper_percent=1),
+        line("upper-30", "ersac", upper_percent=30),
         line("all-of-sigma", "ersac", sigma_scale=1.0),
     )
     return {

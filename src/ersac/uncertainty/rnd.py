@@ -28,6 +28,6 @@ def random_network_distillation(head: nets.Head, target: nets.Net, n_actions: in
         return stop_gradient(sigma_scale**2 * jnp.mean(missed(params, fixed, obs, features, action), axis=-1))
 
     def loss(params: Params, fixed: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
-        return 0.5 * jnp.mean(missed(params, fixed, obs, features, t.action), axis=-1)
+        return 0.5 * jnp.sum(missed(params, fixed, obs, features, t.action), axis=-1)
 
     return Uncertainty(init, sigma2, loss, lambda fixed, t: fixed, head.rows)
