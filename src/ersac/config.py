@@ -519,7 +519,9 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
             reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared else 0)
             layers = 3 * dense_size(hidden, reading)  # with Adam's moments
             if settings.learner.network == "mlp":  # three networks, moved by plain descent
-                own = 2 * hidden[0] + settings.learner.estimator_hidden[0] + 1
+                wide = settings.learner.estimator_hidden if isinstance(uncertainty, Ensemble | Rnd) else (0,)
+                own = 2 * hidden[0] + wide[0] + 1
+                layers = upper_size(hidden, n_actions) + upper_size(hidden, outputs - n_actions) + upper_size(wide, heads)
             if not states:  # policy, value and heads have layers of their own
                 layers *= 3
                 layers += 9 * hidden[0] * size.observation_bytes
@@ -540,6 +542,11 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
             drawn = members + batch + 8
     remembered = (members + 1) * n_actions + 2  # priors, counts, visits, the map of actions
     return settings.run.seeds * 4 * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)
+
+
+def upper_size(hidden: tuple[int, ...], outputs: int) -> int:
+    """Weights above the first layer of a network without biases."""
+    return sum(n_in * n_out for n_in, n_out in itertools.pairwise((*hidden, outputs)))
 
 
 def dense_size(hidden: tuple[int, ...], outputs: int) -> int:

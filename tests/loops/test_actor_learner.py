@@ -83,9 +83,9 @@ def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
 
 @pytest.mark.parametrize("slow", ["actor", "learner"])
 def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, slow):
-    """Once, and with parameters that are at most so old: of the rollouts before this one AHEAD wait and one is being learned from."""
-    ages, act = [], al.act
-    program = al.prepare(settings(make=Numbered))
+    """Once, and with parameters that are at most `max_staleness` rollouts old, as its metric says."""
+    ages, act, bound = [], al.act, 2
+    program = al.prepare(settings(make=Numbered, max_staleness=bound))
 
     def dawdled(who):
         if who == slow:
@@ -101,7 +101,8 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
         return program.calls.learn(*args)
 
     monkeypatch.setattr(al, "act", acted)
-    ring = chunks(program._replace(calls=program.calls._replace(learn=learned)), 3)[-1].carry[0].food
+    brought = chunks(program._replace(calls=program.calls._replace(learn=learned)), 3)
+    ring = brought[-1].carry[0].food
     rollouts = 3 * CHUNK
     assert ring.pushed == ENVS * rollouts
     numbers = np.arange(1, rollouts * LENGTH + 1).reshape(rollouts, 1, LENGTH)
@@ -109,8 +110,12 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
     np.testing.assert_array_equal(paid, np.broadcast_to(numbers, paid.shape))
     obs = np.asarray(ring.rollouts.obs)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH + 1, 4)
     np.testing.assert_array_equal(obs[1:, :, 0], obs[:-1, :, -1])  # each goes on where the one before it left off
-    assert rollouts <= len(ages) <= rollouts + al.AHEAD + 2  # who acts does not wait for a next chunk, and is stopped in one more
-    assert 0 <= min(ages) <= max(ages) <= al.AHEAD + 1
+    assert rollouts <= len(ages) <= rollouts + bound + 2  # who acts does not wait for a next chunk, and is stopped in one more
+    assert 0 <= min(ages) <= max(ages) <= bound
+    staleness = np.concatenate([chunk.metrics["staleness"][0] for chunk in brought])
+    assert (staleness >= 0).all()
+    assert (staleness <= ages[:rollouts]).all()  # parameters may be renewed between the two looks
+    assert (max(staleness) > 0) == (max(ages[:rollouts]) > 0) or slow == "actor"
     if slow == "learner":
         assert max(ages) > 0  # nobody waited for it
     assert not actors()
@@ -129,14 +134,14 @@ def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
 @pytest.mark.timeout(60)  # who is left behind is waited for
 def test_who_stops_early_leaves_nobody_behind():
     """Not an actor that would go on, nor one that broke when nobody listened any more."""
-    for breaks in (None, 3 * LENGTH):
+    for breaks in (None, 2 * LENGTH):
         broke = threading.Event()
         program = al.prepare(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
         under_way = al.acted(program, program.places[0], CHUNK)
         next(under_way)
         assert len(actors()) == 1
         if breaks is not None:
-            assert broke.wait(60)  # in the third; the second waits to be learned from, and there is no room for the bad news
+            assert broke.wait(60)  # in the second, while the first waits to be learned from
         under_way.close()
         assert not actors()
 

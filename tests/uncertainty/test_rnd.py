@@ -32,9 +32,9 @@ def steps(obs: jax.Array, action: int) -> Trajectory:
 
 @jax.jit
 def taught(params: Params, fixed, t: Trajectory) -> Params:
-    """Plain descent, many steps, on what was seen: a loss is a mean over outputs, and each has a tangent kernel of 1."""
+    """Plain descent, many steps, on what was seen: a loss is a sum over outputs, each with a tangent kernel of 1."""
     loss = lambda dense: jnp.mean(RND.loss(Params(dense, {}), fixed, t.obs, FEATURES, t))
-    descend = lambda _, dense: jax.tree.map(lambda x, slope: x - OUTPUTS * slope, dense, jax.grad(loss)(dense))
+    descend = lambda _, dense: jax.tree.map(lambda x, slope: x - slope, dense, jax.grad(loss)(dense))
     return Params(jax.lax.fori_loop(0, 2000, descend, params.dense), {})
 
 
