@@ -110,7 +110,7 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
     np.testing.assert_array_equal(paid, np.broadcast_to(numbers, paid.shape))
     obs = np.asarray(ring.rollouts.obs)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH + 1, 4)
     np.testing.assert_array_equal(obs[1:, :, 0], obs[:-1, :, -1])  # each goes on where the one before it left off
-    assert rollouts <= len(ages) <= rollouts + bound + 2  # who acts does not wait for a next chunk, and is stopped in one more
+    assert rollouts <= len(ages) <= rollouts + bound + 1  # who acts does not wait for a next chunk, and is stopped in one more
     assert 0 <= min(ages) <= max(ages) <= bound
     staleness = np.concatenate([chunk.metrics["staleness"][0] for chunk in brought])
     assert (staleness >= 0).all()

@@ -365,9 +365,11 @@ def _episodes(place: Place, steps: list[HostStep]) -> Episodes:
 
 
 def wait_for_parameters(place: Place, rollouts: int, enough: threading.Event) -> None:
-    """Wait until the newest parameters have learned from so many rollouts, or nobody wants another."""
+    """Wait until the newest parameters have learned from so many rollouts; Enough where nobody wants another."""
     with place.renewed:
-        while not enough.is_set() and place.newest is not None and place.newest.rollouts < rollouts:
+        while place.newest is not None and place.newest.rollouts < rollouts:
+            if enough.is_set():
+                raise Enough
             place.renewed.wait(PATIENCE)
 
 
