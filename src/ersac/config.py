@@ -316,7 +316,7 @@ class ActorCritic:
     """TD(lambda) and V-trace mixing."""
     network: Literal["mlp", "table"] = "table"
     """mlp: policy, value and uncertainty each have a network, whose first layer is looked up where observations are integers; images have
-    filters. table: every integer observation has a row of its own in every head."""
+    filters. table: every integer observation has a row of its own in every head; arrays have networks that Adam trains."""
     hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
     """Widths of the layers; the first is looked up where observations are integers."""
     estimator_hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (256,)
