@@ -75,7 +75,11 @@ def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, part
                 raise config.SettingsError(f"the estimator {name} is known to Python only: go on with this run from there")
             return estimator(spec_of(env), n_actions)
     name = next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
-    served = "ensemble, rnd, and of vectors hashed or linear" if isinstance(env.observations, Box) else "ensemble, posterior or counts"
+    served = (
+        "ensemble, rnd, and of vectors hashed or linear"
+        if isinstance(env.observations, Box)
+        else "ensemble, posterior, counts, or with networks rnd"
+    )
     raise config.SettingsError(f"--uncertainty {name} does not fit the observations of {env.name}: choose {served}")
 
 

@@ -35,6 +35,11 @@ class Result:
         """Environment steps of all seeds together in a second, compilation excluded."""
         return self.steps / self.run_seconds
 
+    @property
+    def network(self) -> str:
+        """What the agent has: mlp or table."""
+        return getattr(self.settings.learner, "network", "mlp")
+
     def verdict(self, facts: SeedFacts) -> dict[str, int | None]:
         """When a seed first reached the goal, and when each rule calls it solved; None where never."""
         return verdicts.every(facts.goals, isinstance(self.settings.env, DeepSea) and self.settings.env.stochastic)
@@ -51,7 +56,7 @@ class Result:
         return {
             "agent": self.settings.agent,
             "env": config.named(env),
-            "network": getattr(self.settings.learner, "network", "mlp"),
+            "network": self.network,
             **where,
             "seeds": len(self.seeds),
             "seed": self.settings.run.seed,
@@ -108,8 +113,10 @@ class Result:
             )
             return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
-        title = f"{self.settings.agent} ({getattr(self.settings.learner, 'network', 'mlp')}) on {kind}, depth {env.depth}"
-        command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent} --seeds {run.seeds} --seed {run.seed}"
+        title = f"{self.settings.agent} ({self.network}) on {kind}, depth {env.depth}"
+        of_table = " --network table" if self.network == "table" else ""
+        command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
+        command = f"{command} --seeds {run.seeds} --seed {run.seed}"
         caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
         return picture.draw(title, caption, self.seeds, self.moments)
 
