@@ -108,8 +108,8 @@ OBSERVATIONS = {
 class Mirrored:
     """A network, its first parameters, and what it says of one observation."""
 
-    def __init__(self, space, hidden, n_out, upper_share, seed=0):
-        self.head = nets.mirrored_mlp(space, hidden, n_out, upper_share)
+    def __init__(self, space, hidden, n_out, upper_share, seed=0, init_scale=1.0):
+        self.head = nets.mirrored_mlp(space, hidden, n_out, upper_share, init_scale)
         self.params = jax.tree.map(jnp.asarray, self.head.init(np.random.default_rng(seed)))
 
     def told(self, params: Params, obs):
@@ -147,9 +147,10 @@ def test_a_mirrored_network_says_nothing_at_first(observed, hidden):
 @pytest.mark.parametrize("observed", OBSERVATIONS)
 @pytest.mark.parametrize("hidden", [(WIDE,), (WIDE, WIDE)], ids=["one layer", "two layers"])
 @pytest.mark.parametrize("upper_share", [0.1, 0.5])
-def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share(observed, hidden, upper_share):
+@pytest.mark.parametrize("init_scale", [1.0, 16.0])
+def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share(observed, hidden, upper_share, init_scale):
     space, obs = OBSERVATIONS[observed]
-    net = Mirrored(space, hidden, 32, upper_share)
+    net = Mirrored(space, hidden, 32, upper_share, init_scale=init_scale)
     first, upper = np.mean([net.shares(one) for one in obs], axis=0)
     assert first + upper == pytest.approx(1, rel=0.1)
     assert first == pytest.approx(1 - upper_share, rel=0.1)
@@ -174,6 +175,25 @@ def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden
         return jax.lax.map(lambda x: of_output(*x), (jnp.arange(16), jnp.geomspace(1e-3, 1.0, 16)))
 
     assert np.mean([corrected(one) for one in obs]) == pytest.approx(rate, rel=0.1)
+
+
+@pytest.mark.parametrize(("init_scale", "is_lazy"), [(1.0, False), (16.0, True)])
+def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large_initial_scale(init_scale, is_lazy):
+    """Descent to an output of 20 at one of 25 integers, as a logit goes: the kernel is then as it was, or has doubled."""
+    net = Mirrored(Discrete(25), (128,), 2, 0.1, init_scale=init_scale)
+    loss = lambda params: 0.5 * jnp.square(net.told(params, 3)[0] - 20.0)
+    step = jax.jit(lambda params: jax.tree.map(lambda x, slope: x - 0.05 * slope, params, jax.grad(loss)(params)))
+
+    def kernel(params: Params) -> float:
+        slopes = jax.grad(lambda params: net.told(params, 3)[0])(params)
+        return sum(float(jnp.sum(jnp.square(leaf))) for leaf in jax.tree.leaves(slopes))
+
+    far = net.params
+    for _ in range(200):
+        far = step(far)
+    assert float(net.told(far, 3)[0]) == pytest.approx(20, rel=0.01)
+    ratio = kernel(far) / kernel(net.params)
+    assert ratio == pytest.approx(1, abs=0.1) if is_lazy else ratio > 1.5
 
 
 def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):

@@ -214,13 +214,15 @@ def apart(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
     )
 
 
-def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: float | Array) -> Head:
+def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: float | Array, init_scale: float = 1.0) -> Head:
     """A ReLU network for plain descent at a rate per visit: at the start outputs are 0, and the tangent kernel of an output is 1.
 
     A step of `rate` times an error corrects that share of it, as a table's row does, and moves another observation by the kernel between
     the two. Of the kernel the first layer has `1 - upper_share`, which one-hot observations do not share, and the layers above it
     `upper_share`, by a scale on the weights of each. Units come in pairs of equal weights below and opposite weights above: that makes
     outputs zero while gradients are whole.
+    init_scale: of all weights, with outputs divided by it: the kernel is the same, and stays so until outputs have moved by about
+    `init_scale` times the root of the width (lazy training, Chizat et al. 2019).
     Of integers the first layer is a table, since `one_hot(i) @ w` is row i of w; vectors are put `on_sphere`.
     """
     if any(width % 2 for width in hidden):
@@ -231,7 +233,7 @@ def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: 
     first_scale, inner_scale, top_scale = (2 * (1 - upper_share)) ** 0.5, upper**0.5, (2 * upper) ** 0.5
 
     def init(rng: Rng) -> Params:
-        half = lambda n_above, n_below, scale: normal(rng, (n_above, n_below), 1 / scale)
+        half = lambda n_above, n_below, scale: normal(rng, (n_above, n_below), init_scale / scale)
         first = np.tile(half(n_in, hidden[0] // 2, first_scale), 2)
         inner = [np.kron(np.eye(2, dtype=np.float32), half(m // 2, n // 2, inner_scale)) for m, n in itertools.pairwise(hidden)]
         top = half(hidden[-1] // 2, n_out, top_scale)
@@ -242,8 +244,8 @@ def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: 
         first = rows["first"] if looked_up else on_sphere(flat(obs, inputs)) @ dense["first"] / n_in**0.5
         x = jax.nn.relu(first_scale * first)
         for weights in dense["inner"]:
-            x = jax.nn.relu(inner_scale * 2 / len(weights) ** 0.5 * (x @ weights))
-        return top_scale / hidden[-1] ** 0.5 * (x @ dense["top"])
+            x = jax.nn.relu(inner_scale * 2 / (init_scale * len(weights) ** 0.5) * (x @ weights))
+        return top_scale / (init_scale * hidden[-1] ** 0.5) * (x @ dense["top"])
 
     return Head(init, apply, {"first": hidden[0]} if looked_up else {})
 

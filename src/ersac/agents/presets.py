@@ -22,7 +22,7 @@ NETWORK = ActorCritic(
     gamma=0.995,
     network="mlp",
     hidden=(128,),
-    policy_rate=0.03,
+    policy_rate=0.05,
     value_rate=0.3,
     advantage_limit=30.0,
     by_spread=True,
@@ -31,19 +31,19 @@ NETWORK = ActorCritic(
     past_ends=True,
 )
 
-# Two batches of sixteen after each rollout, one of the 32 fresh.
+# Three batches of sixteen rollouts after each, two of the 48 fresh.
 NETWORK_REPLAY = dataclasses.replace(
     NETWORK,
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
-    uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
-    feed=Replay(),
+    uncertainty=Ensemble(prior_scale=0.25, noise_variance=1e-5, reward_rate=0.6),
+    feed=Replay(updates=3),
     every_action=True,
     every_bonus=False,
     rollout=20,
     gamma=0.998,
     lam=0.95,
     policy_rate=0.3,
-    value_rate=0.2,
+    value_rate=0.1,
 )
 
 PRESETS: dict[str, ActorCritic | BootDQN] = {
@@ -53,7 +53,7 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
-    "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, feed=Replay(updates=4)),
+    "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, feed=Replay(updates=6)),
     "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), feed=Replay(), every_bonus=False),
     "boot-dqn": BootDQN(),
     "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
