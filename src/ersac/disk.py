@@ -23,6 +23,7 @@ Bytes = bytes | memoryview
 PARTIAL = ".partial"  # the end of the name of a file that is being written
 BLOCK = 1 << 26  # bytes handed to the system at once
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+MODE = 0o666  # permissions of a new file before the umask; os.open's default, 0o777, is executable
 HOLDER_BYTES = 256  # a lock file's text is padded to this, so that a shorter one leaves nothing of a longer
 HOLDER_SECONDS = 1.0  # that a new holder may take to write its name
 
@@ -44,10 +45,15 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def open_file(path: Path, flags: int) -> int:
+    """Open a file; one that this creates is not executable."""
+    return os.open(path, flags, MODE)
+
+
 class Ops(NamedTuple):
     """Every way in which this package touches a disk."""
 
-    open: Callable[[Path, int], int] = os.open
+    open: Callable[[Path, int], int] = open_file
     write: Callable[[int, Bytes], int] = os.write
     fsync: Callable[[int], None] = os.fsync
     close: Callable[[int], None] = os.close

@@ -1,6 +1,10 @@
 """The loop of environments on the host: what is acted is learned from, once and in order, and nobody is left behind."""
 
 import itertools
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -63,6 +67,45 @@ def same(one, other) -> bool:
 
 def actors() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "actor"]
+
+
+STARTS = [(seed, rollout) for seed in (*range(100), *range(1000, 1100)) for rollout in (0, 1, 2, 40)]
+
+
+def test_no_environment_has_the_seed_of_another():
+    """Of another environment, another run, or the same run before it was resumed."""
+    seeds = {al.env_seed(*start) + i for start in STARTS for i in range(16)}
+    assert len(seeds) == 16 * len(STARTS)
+    assert min(seeds) >= 0
+    assert max(seeds) < 2**31
+
+
+def test_environments_have_the_same_seeds_in_another_process():
+    script = f"from ersac.loops.actor_learner import env_seed; print([env_seed(*start) for start in {STARTS[:20]}])"
+    run = lambda number: subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": number}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    ours = [al.env_seed(*start) for start in STARTS[:20]]
+    assert [json.loads(run(number).stdout) for number in ("1", "2")] == [ours, ours]
+
+
+def test_every_environment_of_a_run_is_reset_with_its_own_seed():
+    """As a run of two seeds starts, and again as it is resumed."""
+    seen: list[int | None] = []
+
+    class Told(Numbered):
+        def reset(self, *, seed=None, options=None):
+            seen.append(seed)
+            return super().reset(seed=seed)
+
+    chosen = settings(lockstep=True, seeds=2, seed=7, make=Told)
+    program = al.prepare(chosen)
+    seen.clear()  # of the checks when it is made
+    saved = al.snapshot(program, chunks(program, 1)[-1].carry)
+    resumed = al.restored(al.prepare(chosen), saved)
+    starts = [(7, 0), (8, 0), (7, CHUNK), (8, CHUNK)]
+    chunks(resumed, 1)
+    assert [seed for seed in seen if seed is not None] == [al.env_seed(*start) + i for start in starts for i in range(ENVS)]
 
 
 def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -100,6 +101,20 @@ def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch
         assert not complaints
         assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
     assert k == len(seen) > 18
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)], ids=oct)
+def test_a_new_file_is_readable_as_the_umask_allows_and_never_executable(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        disk.write(tmp_path / "written", b"data")
+        disk.append(tmp_path / "written", b"more")
+        with disk.lock(tmp_path / "lock"):
+            pass
+    finally:
+        os.umask(before)
+    for name in ("written", "lock"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
 
 
 PAIR = """

@@ -305,6 +305,15 @@ class Acted(NamedTuple):
     learned: int  # rollouts that the parameters it was acted with had learned from
 
 
+def env_seed(seed: int, rollout: int) -> int:
+    """The seed of a run's first environment when acting begins at a rollout; environment i gets i more.
+
+    Hashed by SeedSequence, so that runs with neighbouring seeds, and a run that is resumed, share no
+    environment seed. 31 bits, which every environment accepts.
+    """
+    return int(np.random.SeedSequence((seed, rollout)).generate_state(1)[0] >> 1)
+
+
 class Enough(Exception):
     """Nobody wants the rollout that is under way."""
 
@@ -314,7 +323,7 @@ def act(program: Program, place: Place, thrown: Thrown, first: int, r: int, enou
     compiled, length, rollout, acting = program.calls, program.settings.learner.rollout, first + r, place.newest
     assert acting is not None
     if place.obs is None:
-        place.obs = place.env.reset(place.seed if rollout == 0 else hash((place.seed, rollout)) % 2**31)
+        place.obs = place.env.reset(env_seed(place.seed, rollout))
         place.kept = compiled.begin(acting.learner, jax.random.fold_in(place.key, START))
     keeps = bool(jax.tree.leaves(place.kept))
     obs, steps, actions, told = [place.obs], [], [], []
