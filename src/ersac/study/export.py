@@ -1,7 +1,6 @@
 """Records to tidy tables, for whoever has pandas or another tool of their own. No jax here."""
 
 import csv
-import importlib.util
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from ersac import config, disk
 from ersac.config import SettingsError, Train, nearest, pick
+from ersac.packages import require_package
 from ersac.study import records, verdicts
 from ersac.study.records import Metrics, SeedFacts
 
@@ -145,8 +145,8 @@ def export(runs: Sequence[Path], to: Path, what: str, note: Callable[[str], None
     if to.suffix not in FORMATS:
         raise SettingsError(f"--to {to} must end in {' or '.join(FORMATS)}{nearest(to.suffix, FORMATS)}")
     package, encode = FORMATS[to.suffix]
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise SettingsError(f'--to {to} needs {package}: pip install "ersac[track]"')
+    if package is not None:
+        require_package(f"--to {to}", package, "track")
     if to.exists():
         raise SettingsError(f"--to {to} is there already; choose another name or remove it (nothing was overwritten)")
     tables: list[Table] = []

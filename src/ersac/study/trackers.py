@@ -6,7 +6,6 @@ had let it hear too early.
 """
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import struct
@@ -19,6 +18,7 @@ import numpy as np
 
 from ersac import disk
 from ersac.config import SettingsError, Track
+from ersac.packages import require_package
 from ersac.study import records
 from ersac.study.recorder import Recorder
 
@@ -226,8 +226,7 @@ KINDS = {"tensorboard": Kind("tensorboardX", TensorBoard), "wandb": Kind("wandb"
 def refuse_if_missing(track: Track, directory: Path | None) -> None:
     """SettingsError where a tracker that is asked for has no package or no place."""
     for name, kind in _asked_for(track).items():
-        if importlib.util.find_spec(kind.package) is None:
-            raise SettingsError(f'--{name} needs {kind.package}: pip install "ersac[track]"')
+        require_package(f"--{name}", kind.package, "track")
         if directory is None:
             raise SettingsError(f"--{name} needs a directory for the run: give it one with out")
 
