@@ -57,7 +57,7 @@ def seeds(run: Ended) -> Iterator[Table]:
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for facts in run.seeds:
         own = {**_origin(run), "seed": facts.seed, "episodes": len(facts.goals)}
-        own |= verdicts.every(facts.goals, isinstance(env, config.DeepSea) and env.stochastic)
+        own |= verdicts.every(facts.goals, env.stochastic)
         yield {name: np.array([value], object) for name, value in {**own, **settings, **own}.items()}
 
 
@@ -69,7 +69,7 @@ def _whose(run: Ended, seed: int, rows: int) -> Table:
 
 def _origin(run: Ended) -> dict[str, Any]:
     env = run.settings.env
-    where = {"depth": env.depth} if isinstance(env, config.DeepSea) else {"env": config.named(env)}
+    where = {"env": config.named(env)} if env.depth is None else {"depth": env.depth}
     return {"run": run.name, "agent": run.settings.agent, **where}
 
 

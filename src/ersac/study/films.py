@@ -42,7 +42,7 @@ def refuse_if_not_filmed(env: config.Environment, path: Path | None) -> None:
         return
     packages = config.pick("kind of video", path.suffix, VIDEOS).packages
     disk.refuse_if_there(path)
-    if not isinstance(env, config.Gym):
+    if not env.on_host:
         raise SettingsError(f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed")
     for package in packages:
         require_package("a video", package, "gym")
@@ -83,7 +83,7 @@ def film(
 ) -> None:
     """Play episodes into a video, which is written once it is whole. `begin` is called before each episode, `act` for each action."""
     refuse_if_not_filmed(env, path)
-    assert isinstance(env, config.Gym)
+    assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame looks for one although nothing is heard
     import imageio.v2 as imageio

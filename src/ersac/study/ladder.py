@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
     def of_seed(self, seed: int) -> Gym | Gymnax:
         """The environment of a cell."""
-        if self.make is None or isinstance(self.env, Gymnax):
+        if self.make is None or not self.env.on_host:
             return self.env
         return dataclasses.replace(self.env, make=partial(self.make, seed))
 
