@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "ersac"
 FILES = sorted(SOURCE.rglob("*.py"))
 # From the ground up; a file imports only from its own storey or from those before it.
 STOREYS = [
-    ("types", "config", "exits", "disk", "checkpoint"),
+    ("types", "config", "packages", "exits", "disk", "checkpoint"),
     ("feeds", "game", "returns", "risk", "rows"),
     ("envs", "lenses", "nets", "policies", "uncertainty"),
     ("tabular",),

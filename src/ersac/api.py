@@ -92,9 +92,9 @@ def run(
     with contextlib.ExitStack() as held:
         held.callback(screen.close)
         trackers.refuse_if_missing(track, out)
-        if isinstance(settings.env, config.DeepSea):
+        if settings.env.depth is not None:
             config.refuse_if_too_large(settings)  # another's size is known once it is made
-        if isinstance(settings.env, config.Gym) and isinstance(settings.env.make, str):
+        if settings.env.on_host and isinstance(settings.env.make, str):
             raise SettingsError(f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)")
         refuse_if_unfit(settings.env, display.note)
         if out is not None:
@@ -106,7 +106,7 @@ def run(
         held.callback(loop_of(settings).close, life.program)
         carry = live(life, screen, held.enter_context(trackers.following(track, out, life.recorder)), caught)
         screen.close()
-        moments = life.recorder.two_moments(moment(life, carry)) if life.recorder.at_sea else []
+        moments = life.recorder.two_moments(moment(life, carry)) if settings.env.has_maps else []
         facts = (life.recorder.facts(), life.recorder.metrics(), moments)
         last = carry if out is None else None  # else it is in the last checkpoint
         result = Result(settings, *facts, life.recorder.steps, *life.spent(), life.keeper.departures, out, last)

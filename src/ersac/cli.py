@@ -261,7 +261,8 @@ def train(argv: list[str]) -> int:
 
     from ersac.study import records
 
-    place = f"{env_name}-{settings.env.depth}" if isinstance(settings.env, config.DeepSea) else re.sub(r"[^\w.]+", "-", env_name)
+    depth = settings.env.depth
+    place = re.sub(r"[^\w.]+", "-", env_name) if depth is None else f"{env_name}-{depth}"
     stem = f"{place}-{agent}-seed{settings.run.seed}"
     out = command.out or records.place(Path("runs"), stem, settings, command.resume)
     return go(settings, out, command.resume, command.exact, command.track, command.manner)

@@ -79,18 +79,6 @@ Rate = Annotated[float, Between(0, 1)]
 
 
 @dataclass(frozen=True)
-class DeepSea:
-    """DeepSea, exactly as bsuite has it."""
-
-    depth: Annotated[int, Between(1, 1000)] = 20
-    """Rows and columns of the grid; an episode has this many steps."""
-    stochastic: bool = False
-    """Right moves slip with probability 1 / depth, and the two end cells of the last row pay noise."""
-    mapping_seed: Annotated[int, Between(0, 2**32 - 1)] | None = None
-    """Seed of the map from actions to left and right; by default each run's own seed (bsuite's sweep uses 42)."""
-
-
-@dataclass(frozen=True)
 class Seen:
     """In whose units the learner sees an environment: the environment's, or those of what was seen so far."""
 
@@ -103,11 +91,44 @@ class Seen:
 PLAIN = Seen(normalise=False, scale_rewards=False)
 
 
+# Traits of an environment are class attributes and properties, so they are no settings.
+# mypy tells the three classes apart by those that are Literal or None.
+@dataclass(frozen=True)
+class DeepSea:
+    """DeepSea, exactly as bsuite has it."""
+
+    STEPS_PER_SECOND: ClassVar = math.inf  # the learner decides
+    id: ClassVar = ""  # there is one only
+    envs: ClassVar = 1
+    seen: ClassVar = PLAIN
+    on_host: ClassVar[Literal[False]] = False  # it runs on the device, inside the compiled loop
+    has_maps: ClassVar[Literal[True]] = True  # a value for each cell of a grid can be drawn
+    reports_returns: ClassVar = False  # whether the goal was reached says all
+
+    depth: Annotated[int, Between(1, 1000)] = 20
+    """Rows and columns of the grid; an episode has this many steps."""
+    stochastic: bool = False
+    """Right moves slip with probability 1 / depth, and the two end cells of the last row pay noise."""
+    mapping_seed: Annotated[int, Between(0, 2**32 - 1)] | None = None
+    """Seed of the map from actions to left and right; by default each run's own seed (bsuite's sweep uses 42)."""
+
+    @property
+    def episode_length(self) -> int:
+        """Steps of every episode."""
+        return self.depth
+
+
 @dataclass(frozen=True)
 class Gymnax:
     """An environment of gymnax, on the device."""
 
     STEPS_PER_SECOND: ClassVar = 5_000  # what any machine can be trusted with
+    on_host: ClassVar[Literal[False]] = False
+    has_maps: ClassVar[Literal[False]] = False
+    reports_returns: ClassVar = True
+    episode_length: ClassVar[None] = None  # it varies
+    depth: ClassVar[None] = None
+    stochastic: ClassVar = False  # as DeepSea means it: bsuite has another rule for solved then
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
     envs: Annotated[int, Between(1, 65_536)] = 16
@@ -122,6 +143,12 @@ class Gym:
     """An environment of Gymnasium, on the host."""
 
     STEPS_PER_SECOND: ClassVar = 1_000
+    on_host: ClassVar[Literal[True]] = True
+    has_maps: ClassVar[Literal[False]] = False
+    reports_returns: ClassVar = True
+    episode_length: ClassVar[None] = None
+    depth: ClassVar[None] = None
+    stochastic: ClassVar = False
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
     envs: Annotated[int, Between(1, 4_096)] = 16
@@ -472,22 +499,19 @@ STEPS = 200_000  # of a run whose environment has no budget of its own
 
 def default_run(env: Environment) -> Run:
     """How much is run where nothing was said."""
-    return Run() if isinstance(env, DeepSea) else Run(seeds=1, episodes=10**9, steps=STEPS, stop_when_solved=False)
+    if env.episode_length is not None:
+        return Run()
+    return Run(seeds=1, episodes=10**9, steps=STEPS, stop_when_solved=False)
 
 
 def rollouts_per_chunk(settings: Train) -> int:
     """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
-    learner, envs = settings.learner, copies(settings.env)
+    learner, envs = settings.learner, settings.env.envs
     feed = learner.feed if isinstance(learner, ActorCritic) else None
     learned = 1 + feed.batch * feed.updates / envs / LEARNED_AT_ONCE if isinstance(feed, Replay) else 1  # against one update a rollout
-    pace = learner.STEPS_PER_SECOND if isinstance(settings.env, DeepSea) else min(learner.STEPS_PER_SECOND, settings.env.STEPS_PER_SECOND)
+    pace = min(learner.STEPS_PER_SECOND, settings.env.STEPS_PER_SECOND)
     fits = int(CHUNK_SECONDS * pace / (learned * settings.run.seeds * envs * learner.rollout))
     return settings.run.chunk or max(1, min(learner.CHUNK_MOST, fits))
-
-
-def copies(env: Environment) -> int:
-    """Environments that are acted in side by side."""
-    return 1 if isinstance(env, DeepSea) else env.envs
 
 
 @dataclass(frozen=True)
@@ -506,9 +530,9 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
     size: of the environment; that of DeepSea is in its settings.
     """
     if size is None:
-        assert isinstance(settings.env, DeepSea)
+        assert settings.env.depth is not None
         size = Size(settings.env.depth**2, 4, 2)
-    states, n_actions, envs = size.states, size.n_actions, copies(settings.env)
+    states, n_actions, envs = size.states, size.n_actions, settings.env.envs
     steps = rollouts_per_chunk(settings) * settings.learner.rollout * envs
     match settings.learner:
         case ActorCritic(uncertainty=uncertainty, feed=feed, hidden=hidden, rollout=length, every_action=every):
@@ -568,8 +592,9 @@ def refuse_if_too_large(settings: Train, size: Size | None = None) -> None:
         fits = [f"--{name} {most}" for name, most in fit if most]
         smaller = ", ".join(f"--{name}" for name in ("depth", "envs", "hidden", "members", "batch", "rollout") if name in names)
         other = f"{fits[0]} would fit" if fits else f"choose a smaller {smaller} or --chunk"
-        what = f"--seeds {settings.run.seeds}"
-        what += f" at --depth {settings.env.depth}" if isinstance(settings.env, DeepSea) else f" of {named(settings.env)}"
+        depth = settings.env.depth
+        where = f"of {named(settings.env)}" if depth is None else f"at --depth {depth}"
+        what = f"--seeds {settings.run.seeds} {where}"
         raise SettingsError(f"{what} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
 
 
@@ -581,13 +606,13 @@ def largest(settings: Train, name: str, have: int, size: Size | None = None) -> 
 
 def named(env: Environment) -> str:
     """An environment as it is named on the command line."""
-    kind = next(name for name, kind in ENVIRONMENTS.items() if isinstance(env, kind))
-    return kind if isinstance(env, DeepSea) else f"{kind}:{env.id}"
+    kind = next(name for name, kind in ENVIRONMENTS.items() if type(env) is kind)
+    return f"{kind}:{env.id}" if env.id else kind
 
 
 def sea(settings: Train) -> DeepSea:
     """The sea of a run that is on one."""
-    assert isinstance(settings.env, DeepSea), f"{named(settings.env)} is no sea"
+    assert settings.env.has_maps, f"{named(settings.env)} is no sea"
     return settings.env
 
 
@@ -595,13 +620,13 @@ def environment(word: str) -> Environment:
     """The environment of that name, `deep-sea`, `gymnax:ID` or `gym:ID`, with its defaults."""
     kind, _, name = word.partition(":") if isinstance(word, str) else (word, "", "")
     found = pick("environment", kind, ENVIRONMENTS)
-    if issubclass(found, DeepSea):
+    if not found.id:
         if name:
             raise SettingsError(f"unknown environment {shown(word)}; did you mean {kind}?")
         return found()
     if not name:
-        raise SettingsError(f"which one? {kind}:ID, for example {kind}:{found().id}")
-    return found(id=name)
+        raise SettingsError(f"which one? {kind}:ID, for example {kind}:{found.id}")
+    return override(found(), id=name)
 
 
 T = TypeVar("T")

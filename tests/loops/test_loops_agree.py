@@ -91,8 +91,8 @@ def double(tree):
 
 def on_the_host(settings: config.Train) -> config.Train:
     """The same settings, of an environment that is stepped from the host."""
-    seen = config.PLAIN if isinstance(settings.env, config.DeepSea) else settings.env.seen
-    env = config.Gym(envs=config.copies(settings.env), target=getattr(settings.env, "target", None), lockstep=True, seen=seen)
+    seen = settings.env.seen
+    env = config.Gym(envs=settings.env.envs, target=getattr(settings.env, "target", None), lockstep=True, seen=seen)
     return dataclasses.replace(settings, env=env)
 
 
@@ -104,7 +104,7 @@ def device_run(settings: config.Train, chunks: int):
     one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     started = on_device._start(static, np.array([seed], np.uint32), one(world), one(learner))
     key, food, actor = jax.tree.map(lambda x: x[0], started)
-    visits = jnp.zeros(env.n_states, jnp.int32) if isinstance(settings.env, config.DeepSea) else ()
+    visits = jnp.zeros(env.n_states, jnp.int32) if settings.env.has_maps else ()
     carry = on_device.Carry(learner, food, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32))
     step = jax.jit(lambda numbers, carry: on_device.chunk(config.with_floats(static, numbers), carry, world, key))
     brought = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ersac
-from ersac import api, checkpoint, cli, config, disk
+from ersac import api, checkpoint, cli, config, disk, packages
 from ersac.study import films, player, results
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -372,7 +372,7 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
     ]:
         with pytest.raises(ersac.SettingsError, match=words):
             policy.film(tmp_path / name, show=False)
-    monkeypatch.setattr(films.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ersac.SettingsError, match=r'a video needs imageio: pip install "ersac\[gym\]"'):
         films.refuse_if_not_filmed(config.Gym(), tmp_path / "a.gif")
     assert not list(tmp_path.iterdir())

@@ -68,7 +68,7 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
         (("solvetime",), 2, "ersac: unknown sweep 'solvetime'; did you mean solve-time?\n"),
         (("solve-time", "--scale", "pape"), 2, "ersac: unknown scale 'pape'; did you mean paper?\n"),
         (("solve-time", "--engine", "cloud"), 2, "ersac: unknown engine 'cloud'; known: local, ray\n"),
-        (("solve-time", "--engine", "ray"), 2, 'ersac: --engine ray needs Ray: pip install "ersac[ray]"\n'),
+        (("solve-time", "--engine", "ray"), 2, 'ersac: --engine ray needs ray: pip install "ersac[ray]"\n'),
     ],
 )
 def test_the_command_refuses_in_one_line_before_jax(argv, code, told):

@@ -100,7 +100,7 @@ def preset(
     if network is not None and not isinstance(config.pick("agent", agent, PRESETS), ActorCritic):
         raise unknown_option(agent, "--network")
     learner = config.pick("agent", agent, config.pick("network", "mlp" if network is None else network, presets))
-    if isinstance(learner, ActorCritic) and config.copies(env) > 1:
+    if isinstance(learner, ActorCritic) and env.envs > 1:
         learner = side_by_side(learner)
     if uncertainty is None:
         return learner

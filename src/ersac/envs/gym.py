@@ -31,6 +31,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, concatenate, create_empty
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, HostEnv, HostStep, Space
 from ersac.exits import SIGNALS, Resumable
+from ersac.packages import require_package
 
 TABLE_LIMIT = 100_000  # up to so many states several whole numbers become one, so that tables can be used
 GRIDS = ("MiniGrid-", "BabyAI-")  # ids of minigrid
@@ -49,12 +50,13 @@ def resolve(name: str, **options: Any) -> Make:
     """
     module, _, known = name.rpartition(":")
     is_grid = known.startswith(GRIDS)
+    if is_grid:
+        require_package(name, "minigrid", "gym")
     if is_grid or module:
+        module = module or "minigrid"
         try:
-            importlib.import_module(module or "minigrid")
+            importlib.import_module(module)
         except Exception as error:
-            if is_grid and isinstance(error, ModuleNotFoundError):
-                raise SettingsError(f'{name} needs minigrid: pip install "ersac[gym]"') from error
             raise SettingsError(f"{name}: {module} cannot be imported: {_line(error)}") from error
     if known not in gymnasium.registry:
         close = difflib.get_close_matches(known, gymnasium.registry, n=3)

@@ -1,19 +1,18 @@
 """Settings to environments. No jax before a pure one is made."""
 
-import importlib.util
 from collections.abc import Callable
 
 from ersac import config
 from ersac.envs.base import Env, HostEnv
+from ersac.packages import require_package
 
 EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}  # the package of a kind, and the extra that has it
 
 
 def refuse_if_missing(settings: config.Environment) -> None:
     """SettingsError where an environment's package is missing."""
-    package, extra = EXTRAS.get(type(settings), ("", ""))
-    if package and importlib.util.find_spec(package) is None:
-        raise config.SettingsError(f'{config.named(settings)} needs {package}: pip install "ersac[{extra}]"')
+    if type(settings) in EXTRAS:
+        require_package(config.named(settings), *EXTRAS[type(settings)])
 
 
 def refuse_if_unfit(settings: config.Environment, tell: Callable[[str], None]) -> None:

@@ -208,13 +208,13 @@ def _learn(
 
 
 def _agent(settings: config.Train, spec: Spec) -> Agent:
-    assert isinstance(settings.env, config.Gym)
+    assert settings.env.on_host
     return make_agent(settings.learner, spec, settings.env.seen)
 
 
 def program_of(settings: config.Train) -> config.Train:
     """What of some settings decides the compiled programs: neither numbers nor seeds nor the budget."""
-    assert isinstance(settings.env, config.Gym)
+    assert settings.env.on_host
     of_a_run = {"seed": 0, "seeds": 1, "episodes": 1, "steps": None, "stop_when_solved": True, "chunk": 1}
     return config.static(config.override(settings, **of_a_run, make=None, workers=0, lockstep=True))
 
@@ -226,7 +226,7 @@ def prepare(settings: config.Train, variants: Sequence[config.Train] | None = No
     machine.keep_programs()
     began = time.perf_counter()
     seeds = tuple(seeds_of(settings))
-    assert isinstance(settings.env, config.Gym)
+    assert settings.env.on_host
     envs = [make_host_env(settings.env) if make is None else make() for _ in seeds]
     spec = spec_of(envs[0])
     config.refuse_if_too_large(settings, size_of(spec))
@@ -402,7 +402,7 @@ def acted(program: Program, place: Place, count: int) -> Generator[Acted]:
                 wait_for_parameters(place, first + r - bound, enough)
                 yield act(program, place, thrown, first, r, enough)
 
-    assert isinstance(program.settings.env, config.Gym)
+    assert program.settings.env.on_host
     bound = program.settings.env.max_staleness
     if program.settings.env.lockstep:
         yield from each()

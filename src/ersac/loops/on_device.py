@@ -72,9 +72,9 @@ class Program(NamedTuple):
 
 def build(settings: config.Train) -> tuple[Env, Agent]:
     """The environment and the agent of some settings, whose numbers may be tracers."""
-    assert not isinstance(settings.env, config.Gym), "those live on the host"
+    assert not settings.env.on_host
     env = make_env(settings.env)
-    return env, make_agent(settings.learner, env, config.PLAIN if isinstance(settings.env, config.DeepSea) else settings.env.seen)
+    return env, make_agent(settings.learner, env, settings.env.seen)
 
 
 Metrics = dict[str, Array]

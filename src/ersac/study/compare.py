@@ -56,7 +56,7 @@ def compare(directories: Sequence[Path], note: Callable[[str], None]) -> list[Co
             note(f"left out: {error}")
             continue
         env = run.settings.env
-        name = f"deep-sea, depth {env.depth}" if isinstance(env, config.DeepSea) else config.named(env)
+        name = config.named(env) if env.depth is None else f"deep-sea, depth {env.depth}"
         curves = found.setdefault(name, {}).setdefault(run.settings.agent, [])
         curves += [curve_of(facts, run.settings) for facts in run.seeds if len(facts.returns)]
     told = [each for env, agents in found.items() for each in _beside(env, agents)]
@@ -67,7 +67,7 @@ def compare(directories: Sequence[Path], note: Callable[[str], None]) -> list[Co
 
 def curve_of(facts: SeedFacts, settings: config.Train) -> Curve:
     """What one seed's episodes came to."""
-    steps = np.arange(1, len(facts.returns) + 1) * config.sea(settings).depth if facts.steps is None else facts.steps
+    steps = np.arange(1, len(facts.returns) + 1) * config.sea(settings).episode_length if facts.steps is None else facts.steps
     budget = None if settings.run.stop_when_solved else settings.run.steps
     return Curve(steps, verdicts.running_means(facts.returns), int(steps[-1]) if budget is None else budget)
 

@@ -1,7 +1,6 @@
 """Who runs the batches of a sweep: this process, one after the other, or Ray. No jax here."""
 
 import contextlib
-import importlib.util
 import logging
 import os
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ersac import disk, exits
-from ersac.config import SettingsError
+from ersac.packages import require_package
 from ersac.study import records
 from ersac.study.runner import GO_ON, Batch, Engine, Outcome, Told, attempt
 
@@ -72,8 +71,8 @@ ENGINES: dict[str, Engine] = {"local": local, "ray": on_ray}
 
 def refuse_if_missing(engine: str) -> None:
     """SettingsError where an engine is not installed."""
-    if engine == "ray" and importlib.util.find_spec("ray") is None:
-        raise SettingsError('--engine ray needs Ray: pip install "ersac[ray]"')
+    if engine == "ray":
+        require_package("--engine ray", "ray", "ray")
 
 
 def _started(cores: int) -> Any:

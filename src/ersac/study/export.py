@@ -1,7 +1,6 @@
 """Records to tidy tables, for whoever has pandas or another tool of their own. No jax here."""
 
 import csv
-import importlib.util
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 
 from ersac import config, disk
 from ersac.config import SettingsError, Train, nearest, pick
+from ersac.packages import require_package
 from ersac.study import records, verdicts
 from ersac.study.records import Metrics, SeedFacts
 
@@ -57,7 +57,7 @@ def seeds(run: Ended) -> Iterator[Table]:
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for facts in run.seeds:
         own = {**_origin(run), "seed": facts.seed, "episodes": len(facts.goals)}
-        own |= verdicts.every(facts.goals, isinstance(env, config.DeepSea) and env.stochastic)
+        own |= verdicts.every(facts.goals, env.stochastic)
         yield {name: np.array([value], object) for name, value in {**own, **settings, **own}.items()}
 
 
@@ -69,7 +69,7 @@ def _whose(run: Ended, seed: int, rows: int) -> Table:
 
 def _origin(run: Ended) -> dict[str, Any]:
     env = run.settings.env
-    where = {"depth": env.depth} if isinstance(env, config.DeepSea) else {"env": config.named(env)}
+    where = {"env": config.named(env)} if env.depth is None else {"depth": env.depth}
     return {"run": run.name, "agent": run.settings.agent, **where}
 
 
@@ -145,8 +145,8 @@ def export(runs: Sequence[Path], to: Path, what: str, note: Callable[[str], None
     if to.suffix not in FORMATS:
         raise SettingsError(f"--to {to} must end in {' or '.join(FORMATS)}{nearest(to.suffix, FORMATS)}")
     package, encode = FORMATS[to.suffix]
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise SettingsError(f'--to {to} needs {package}: pip install "ersac[track]"')
+    if package is not None:
+        require_package(f"--to {to}", package, "track")
     if to.exists():
         raise SettingsError(f"--to {to} is there already; choose another name or remove it (nothing was overwritten)")
     tables: list[Table] = []

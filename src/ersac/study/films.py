@@ -1,6 +1,5 @@
 """Episodes as a video: an environment of Gymnasium draws itself while it is played in. No jax here: what cannot be is refused before."""
 
-import importlib.util
 import inspect
 import io
 import itertools
@@ -15,6 +14,7 @@ import numpy as np
 
 from ersac import config, disk, exits
 from ersac.config import SettingsError
+from ersac.packages import require_package
 
 MOST_FRAMES = 2_000
 FRAMES_PER_SECOND = 30  # where an environment does not say
@@ -23,13 +23,16 @@ FRAMES_PER_SECOND = 30  # where an environment does not say
 class Video(NamedTuple):
     """A kind of video."""
 
+    packages: tuple[str, ...]  # that it needs
     episodes: int  # that are played into one
     options: Callable[[float], dict[str, Any]]  # pictures in a second -> what imageio takes
 
 
 VIDEOS = {
-    ".mp4": Video(3, lambda fps: {"fps": fps, "macro_block_size": 2}),  # frames are even, and stay as large as they are
-    ".gif": Video(1, lambda fps: {"duration": 1000 / fps, "loop": 0}),  # a picture takes ten times as long as in an mp4
+    # Frames are even, and stay as large as they are.
+    ".mp4": Video(("imageio", "imageio_ffmpeg"), 3, lambda fps: {"fps": fps, "macro_block_size": 2}),
+    # A picture takes ten times as long as in an mp4.
+    ".gif": Video(("imageio",), 1, lambda fps: {"duration": 1000 / fps, "loop": 0}),
 }
 
 
@@ -37,12 +40,12 @@ def refuse_if_not_filmed(env: config.Environment, path: Path | None) -> None:
     """SettingsError where a video is wanted and none can come of it; whether an environment draws itself is seen once it is made."""
     if path is None:
         return
-    config.pick("kind of video", path.suffix, VIDEOS)
+    packages = config.pick("kind of video", path.suffix, VIDEOS).packages
     disk.refuse_if_there(path)
-    if not isinstance(env, config.Gym):
+    if not env.on_host:
         raise SettingsError(f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed")
-    if importlib.util.find_spec("imageio") is None:
-        raise SettingsError('a video needs imageio: pip install "ersac[gym]"')
+    for package in packages:
+        require_package("a video", package, "gym")
     refuse_if_not_made(env)
 
 
@@ -80,7 +83,7 @@ def film(
 ) -> None:
     """Play episodes into a video, which is written once it is whole. `begin` is called before each episode, `act` for each action."""
     refuse_if_not_filmed(env, path)
-    assert isinstance(env, config.Gym)
+    assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame looks for one although nothing is heard
     import imageio.v2 as imageio
@@ -97,8 +100,6 @@ def film(
                 for number, frame in enumerate(itertools.chain([first], frames), 1):
                     writer.append_data(frame)
                     tell(f"{path}: {number:,} frames")
-    except ImportError:
-        raise SettingsError('a video needs imageio and ffmpeg: pip install "ersac[gym]"') from None
     except exits.EXPECTED:
         raise
     except Exception as error:  # the environment is somebody else's

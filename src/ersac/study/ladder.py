@@ -6,7 +6,6 @@ stopped goes on. The scales differ in tasks, seeds and steps, never in another s
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import math
 import time
@@ -21,6 +20,7 @@ from ersac import config, disk, display, exits
 from ersac.agents.presets import preset
 from ersac.config import Gym, Gymnax, SettingsError, Train, check, default_run, override
 from ersac.envs.make import refuse_if_missing
+from ersac.packages import require_package
 from ersac.study import export, records, runner, verdicts
 from ersac.study.compare import Curve
 from ersac.study.records import SeedFacts
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 
     def of_seed(self, seed: int) -> Gym | Gymnax:
         """The environment of a cell."""
-        if self.make is None or isinstance(self.env, Gymnax):
+        if self.make is None or not self.env.on_host:
             return self.env
         return dataclasses.replace(self.env, make=partial(self.make, seed))
 
@@ -236,8 +236,8 @@ def settings_of(task: str, line: Line, seed: int, steps: int) -> Train:
     """The settings of a cell; SettingsError where this version, or this machine, has not what it takes."""
     env, package = TASKS[task].of_seed(seed), TASKS[task].package
     refuse_if_missing(env)
-    if package is not None and importlib.util.find_spec(package) is None:
-        raise SettingsError(f"{task} needs {package}: pip install {package}")
+    if package is not None:
+        require_package(task, package)
     settings = Train(env, line.agent, preset(line.agent, line.uncertainty, None, env), default_run(env))
     alpha = ALPHA.get(line.agent, {}).get(task) if line.alpha is None else line.alpha
     changes = {} if alpha is None else {"alpha": alpha}

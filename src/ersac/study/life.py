@@ -89,7 +89,7 @@ def begin(order: Order, exact: bool, began: float) -> Life:
     saved, before = found
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
     recorder = Recorder.restored(settings, checkpoint.part(saved.arrays, "recorder"), program.seeds)
-    if isinstance(settings.env, config.Gym):
+    if settings.env.on_host:
         display.note("continues with new episodes: the state of an environment on the host cannot be saved")
     return Life(order, loop.restored(program, state), recorder, keeper, before, began)
 
@@ -98,7 +98,7 @@ def loop_of(settings: Train) -> Any:
     """The loop that an environment runs in: on the device, or beside it."""
     from ersac.loops import actor_learner, on_device
 
-    return actor_learner if isinstance(settings.env, config.Gym) else on_device
+    return actor_learner if settings.env.on_host else on_device
 
 
 def live(life: Life, screen: display.Display, following: Sequence[Tracker], caught: Callable[[], int]) -> Any:

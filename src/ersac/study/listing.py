@@ -72,8 +72,8 @@ def look(directory: Path) -> Row:
         return Row(name, DAMAGED, f"{records.SETTINGS} is missing")
     except OSError as error:
         return Row(name, DAMAGED, str(error).removeprefix(f"{name}/"))
-    depth = settings.env.depth if isinstance(settings.env, config.DeepSea) else None
-    row = Row(name, STOPPED, "", settings.agent, config.named(settings.env), depth, settings.run.seeds)
+    env = settings.env
+    row = Row(name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds)
     try:
         if holder := disk.held_by(directory / records.LOCK):
             return row._replace(state=RUNNING, why=holder)

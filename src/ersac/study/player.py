@@ -167,7 +167,7 @@ def of_run(directory: Path, settings: Train, seed: int) -> Trained:
         arrays = checkpoint.read(below, numbers[-1], records.run_hash(settings)).arrays
     except checkpoint.Poisoned as why:
         raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {why}") from None
-    if isinstance(settings.env, config.Gym):
+    if settings.env.on_host:
         arrays = checkpoint.part(arrays, f"loop/{seed}/learner")
     else:
         arrays = {name: array[place] for name, array in checkpoint.part(arrays, "loop/carry/learner").items()}
@@ -202,13 +202,13 @@ def shaped(settings: Train, spec: Spec, arrays: dict[str, np.ndarray], source: P
 
 def agent_of(settings: Train, spec: Spec) -> Agent:
     """The agent that some settings describe."""
-    return make_agent(settings.learner, spec, config.PLAIN if isinstance(settings.env, config.DeepSea) else settings.env.seen)
+    return make_agent(settings.learner, spec, settings.env.seen)
 
 
 def senses_of(env: config.Environment) -> Senses:
     """Those for an environment; one of Gymnasium's is made to be asked for its spaces."""
     refuse_if_missing(env)
-    if not isinstance(env, config.Gym):
+    if not env.on_host:
         return pure_senses(spec_of(make_env(env)))
     from ersac.envs import spaces
 
@@ -257,7 +257,7 @@ def gym_senses(env: config.Gym, told: dict[str, Any]) -> Senses:
 
 def senses_from(env: config.Environment, told: dict[str, Any]) -> Senses:
     """Those that a file has."""
-    if isinstance(env, config.Gym):
+    if env.on_host:
         refuse_if_missing(env)
         return gym_senses(env, told)
     kinds: dict[str, Callable[..., base.Space]] = {"Discrete": base.Discrete, "Box": base.Box}
@@ -392,7 +392,7 @@ def host_env(trained: Trained, how: config.Evaluate) -> HostEnv:
     """The environments of a run, no more than there are episodes; a pure one keeps the world of the run's seed, with draws of its own."""
     settings = trained.settings
     refuse_if_missing(settings.env)
-    if isinstance(settings.env, config.Gym):
+    if settings.env.on_host:
         refuse_if_not_made(settings.env)
         return make_host_env(dataclasses.replace(settings.env, envs=min(settings.env.envs, how.episodes)))
     env = make_env(settings.env)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ersac import display
-from ersac.config import DeepSea, Gym, Train, sea
+from ersac.config import Train, sea
 from ersac.study import verdicts
 from ersac.study.records import Metrics, Moment, SeedFacts
 
@@ -25,7 +25,7 @@ class Recorder:
         self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.when: list[list[np.ndarray]] = [[] for _ in self.numbers]  # steps by which each episode had ended; at sea its depth tells
-        self.at_sea = isinstance(settings.env, DeepSea)
+        self.env = settings.env
         self.recent = [np.zeros(0, bool) for _ in self.numbers]
         self.episodes = np.zeros(len(self.numbers), int)
         self.solved: list[int | None] = [None] * len(self.numbers)
@@ -38,7 +38,7 @@ class Recorder:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """What is kept and shown of the learner; of a loop whose actor runs ahead, how far."""
-        return (*self.settings.learner.METRICS, *(("staleness",) if isinstance(self.settings.env, Gym) else ()))
+        return (*self.settings.learner.METRICS, *(("staleness",) if self.env.on_host else ()))
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
@@ -74,7 +74,7 @@ class Recorder:
 
     def wants_moment(self) -> bool:
         """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
-        return self.at_sea and self.chunks % 2**self.moment_halvings == 0
+        return self.env.has_maps and self.chunks % 2**self.moment_halvings == 0
 
     def moment(self, visits: np.ndarray, sigma: np.ndarray) -> Moment:
         """A pair of maps of the first seed as it is now."""
@@ -101,7 +101,8 @@ class Recorder:
         if run.steps is not None:
             done, budget, unit = min(run.steps, self.steps // len(self.numbers)), run.steps, "steps"
         recent = [np.concatenate([np.zeros(0), *parts[-RECENT_PARTS:]])[-verdicts.RELIABLE_WINDOW :] for parts in self.returns]
-        returns = None if self.at_sea else np.array([each.mean() if len(each) else np.nan for each in recent])
+        means = np.array([each.mean() if len(each) else np.nan for each in recent])
+        returns = means if self.env.reports_returns else None
         paced = self.steps / seconds
         return display.Status(self.numbers, done, budget, seconds, paced, share, told, self.solved_in_time(), unit, returns)
 
@@ -119,10 +120,14 @@ class Recorder:
         return [self._facts(place) for place in range(len(self.numbers))]
 
     def _facts(self, place: int) -> SeedFacts:
-        run, when = self.settings.run, None if self.at_sea else np.concatenate(self.when[place])
+        run = self.settings.run
+        when = np.concatenate(self.when[place]) if self.env.episode_length is None else None
         count = run.episodes
         if run.steps is not None:
-            in_time = run.steps // sea(self.settings).depth if when is None else int(np.searchsorted(when, run.steps, side="right"))
+            if when is None:
+                in_time = run.steps // sea(self.settings).episode_length
+            else:
+                in_time = int(np.searchsorted(when, run.steps, side="right"))
             count = min(count, in_time)
         goals, returns = (np.concatenate(parts[place])[:count] for parts in (self.goals, self.returns))
         return SeedFacts(self.numbers[place], goals, returns, None if when is None else when[:count])
@@ -144,12 +149,12 @@ class Recorder:
 
     def state(self) -> dict[str, np.ndarray]:
         """All of it as arrays, after at least one chunk; what follows from them is left out."""
-        depth = sea(self.settings).depth if self.at_sea else 1
+        depth = self.env.depth or 1
         maps = {name: [getattr(moment, name) for moment in self.moments] for name in Moment._fields}
         return {
             "goals": np.concatenate([part for parts in self.goals for part in parts]),
             "returns": np.concatenate([part for parts in self.returns for part in parts]),
-            **({} if self.at_sea else {"when": np.concatenate([part for parts in self.when for part in parts])}),
+            **({} if self.env.episode_length else {"when": np.concatenate([part for parts in self.when for part in parts])}),
             "episodes": self.episodes.copy(),
             "steps": np.asarray(self.steps),
             "chunks": np.asarray(self.chunks),

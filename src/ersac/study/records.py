@@ -190,7 +190,7 @@ def run_hash(settings: Train) -> str:
 
 
 def _same_run(settings: Train) -> Train:
-    made = {"make": None} if isinstance(settings.env, config.Gym) else {}
+    made = {"make": None} if settings.env.on_host else {}
     return config.override(settings, episodes=1, steps=None, checkpoint_seconds=0.0, **made)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ersac import config, disk
-from ersac.config import DeepSea, SettingsError, Train
+from ersac.config import SettingsError, Train
 from ersac.study import records, verdicts
 from ersac.study.records import Metrics, Moment, SeedFacts, Spent
 
@@ -42,13 +42,13 @@ class Result:
 
     def verdict(self, facts: SeedFacts) -> dict[str, int | None]:
         """When a seed first reached the goal, and when each rule calls it solved; None where never."""
-        return verdicts.every(facts.goals, isinstance(self.settings.env, DeepSea) and self.settings.env.stochastic)
+        return verdicts.every(facts.goals, self.settings.env.stochastic)
 
     def summary(self) -> dict[str, Any]:
         """The run as one JSON object."""
         env = self.settings.env
         per_seed: list[dict[str, Any]] = [{"seed": facts.seed, "episodes": len(facts.goals), **self.verdict(facts)} for facts in self.seeds]
-        if isinstance(env, DeepSea):
+        if not env.reports_returns:
             where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
         else:
             per_seed = [row | verdicts.of_returns(facts) for row, facts in zip(per_seed, self.seeds, strict=True)]
@@ -105,7 +105,7 @@ class Result:
         from ersac.study import picture  # matplotlib takes a second to import
 
         env, run = self.settings.env, self.settings.run
-        if not isinstance(env, DeepSea):
+        if not env.has_maps:
             name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
             budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
             caption = (

@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     @property
     def steps_an_episode(self) -> int:
         """Environment steps in which each of its runs has one episode."""
-        return len(self.instances) * config.sea(self.settings).depth
+        return len(self.instances) * config.sea(self.settings).episode_length
 
     def steps_saved(self) -> int:
         """How far it was when it was last saved: all that can be known of it from elsewhere."""

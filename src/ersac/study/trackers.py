@@ -6,7 +6,6 @@ had let it hear too early.
 """
 
 import contextlib
-import importlib.util
 import itertools
 import os
 import struct
@@ -19,6 +18,7 @@ import numpy as np
 
 from ersac import disk
 from ersac.config import SettingsError, Track
+from ersac.packages import require_package
 from ersac.study import records
 from ersac.study.recorder import Recorder
 
@@ -85,82 +85,62 @@ def _last(parts: list[np.ndarray], wanted: int) -> np.ndarray:
 
 
 class TensorBoard:
-    """An event file a seed under `tensorboard/`, whole records only but for the last after a crash."""
+    """An event file for each seed under `tensorboard/`.
+
+    Each time a run starts or resumes, the file is written again from the records, after an event
+    that tells a TensorBoard that is watching to drop what it has. tensorboardX's SummaryWriter does
+    not do here: `purge_step` is one number for two axes, every writer holds a thread and an open
+    file, and when the disk is full its thread dies and the run waits for it without end.
+    """
 
     def __init__(self, directory: Path, recorder: Recorder) -> None:
         home = directory / "tensorboard"
         self.paths = [home / f"seed {seed}" / FILE for seed in recorder.numbers]
-        self.heard = [self._begin(path, now(recorder, place)) for place, path in enumerate(self.paths)]
+        self.heard = [Heard() for _ in recorder.numbers]
+        for path in self.paths:
+            disk.make_directory(path.parent)
+            disk.write(path, first_events())
         if recorder.chunks:
             self.follow(recorder)
 
     def follow(self, recorder: Recorder) -> None:
         """Append what is new, in one piece."""
         for place, path in enumerate(self.paths):
-            disk.append(path, b"".join(event(point) for point in points(recorder, place, self.heard[place])))
+            new = points(recorder, place, self.heard[place])
+            disk.append(path, b"".join(event(point) for point in new))
             self.heard[place] = now(recorder, place)
 
     def close(self) -> None:
         """Nothing: all of it is there already."""
 
-    def _begin(self, path: Path, until: Heard) -> Heard:
-        """An event file that knows nothing beyond the records; how far it goes."""
-        disk.make_directory(path.parent)
-        kept, heard = [], Heard()
-        for data in unframed(disk.read(path) if path.exists() else b""):
-            axis, at = _place(data)
-            if (axis == STEP and at <= until.step) or (axis == EPISODE and at <= until.episode):
-                kept.append(framed(data))
-                heard = heard._replace(step=at) if axis == STEP else heard._replace(episode=at)
-        disk.write(path, b"".join([_first_event(), *kept]))
-        return heard
+
+def first_events() -> bytes:
+    """The beginning of an event file: its version, and that whatever came before is void."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    start = SessionLog(status=SessionLog.START)
+    version = Event(wall_time=time.time(), file_version="brain.Event:2")
+    restart = Event(wall_time=time.time(), step=0, session_log=start)
+    return framed(version.SerializeToString()) + framed(restart.SerializeToString())
 
 
 def event(point: Point) -> bytes:
     """A point as a framed record of an event file."""
-    from tensorboardX.proto import event_pb2, summary_pb2
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
 
-    values = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in point.named().items()]
-    made = event_pb2.Event(wall_time=time.time(), step=point.at, summary=summary_pb2.Summary(value=values))
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in point.named().items()]
+    made = Event(wall_time=time.time(), step=point.at, summary=Summary(value=values))
     return framed(made.SerializeToString())
-
-
-def _first_event() -> bytes:
-    from tensorboardX.proto import event_pb2
-
-    return framed(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
-
-
-def _place(data: bytes) -> tuple[str, int]:
-    """The axis of an event and its place on it."""
-    from tensorboardX.proto import event_pb2
-
-    told = event_pb2.Event.FromString(data)
-    return told.summary.value[0].tag.partition("/")[0] if told.summary.value else "", told.step
 
 
 def framed(data: bytes) -> bytes:
     """A record as it stands in a file: its length and itself, each followed by its checksum."""
-    length = struct.pack("<Q", len(data))
-    return length + _checksum(length) + data + _checksum(data)
-
-
-def unframed(data: bytes) -> Iterator[bytes]:
-    """The records of a file, up to the first that is torn or damaged."""
-    begin = 0
-    while len(data) >= begin + 12:
-        length, check = data[begin : begin + 8], data[begin + 8 : begin + 12]
-        end = begin + 12 + struct.unpack("<Q", length)[0]
-        record, begin = data[begin + 12 : end], end + 4
-        if _checksum(length) != check or _checksum(record) != data[end:begin]:
-            return
-        yield record
-
-
-def _checksum(data: bytes) -> bytes:
     from tensorboardX.record_writer import masked_crc32c
 
-    return struct.pack("<I", masked_crc32c(data))
+    checksum = lambda part: struct.pack("<I", masked_crc32c(part))
+    length = struct.pack("<Q", len(data))
+    return length + checksum(length) + data + checksum(data)
 
 
 class WandB:
@@ -226,8 +206,7 @@ KINDS = {"tensorboard": Kind("tensorboardX", TensorBoard), "wandb": Kind("wandb"
 def refuse_if_missing(track: Track, directory: Path | None) -> None:
     """SettingsError where a tracker that is asked for has no package or no place."""
     for name, kind in _asked_for(track).items():
-        if importlib.util.find_spec(kind.package) is None:
-            raise SettingsError(f'--{name} needs {kind.package}: pip install "ersac[track]"')
+        require_package(f"--{name}", kind.package, "track")
         if directory is None:
             raise SettingsError(f"--{name} needs a directory for the run: give it one with out")
 

@@ -1,0 +1,15 @@
+"""Optional packages: each comes with an extra of ersac, and is asked for before it is imported."""
+
+import importlib.util
+
+from ersac.config import SettingsError
+
+
+def require_package(user: str, package: str, extra: str | None = None) -> None:
+    """SettingsError where a package is missing that `user`, an option or an environment, needs.
+
+    extra: the extra of ersac that installs it; None: it has none, and is installed by its own name.
+    """
+    if importlib.util.find_spec(package) is None:
+        install = package if extra is None else f'"ersac[{extra}]"'
+        raise SettingsError(f"{user} needs {package}: pip install {install}")
