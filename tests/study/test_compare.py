@@ -74,7 +74,7 @@ def test_one_agent_is_no_comparison(capsys):
     code, _, err = told(capsys, ABROAD / "CartPole-ersac-1000", ABROAD / "CartPole-ersac-1001")
     assert code == 2
     assert err == ["ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"]
-    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare RUN [RUN ...]"])
+    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare PATH [PATH ...]"])
 
 
 @pytest.mark.parametrize(
