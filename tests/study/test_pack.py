@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from ersac import api, cli, config, disk
-from ersac.study import figures, pack, records, results, sweeps
+from ersac.study import figures, pack, records, results, sweeps, verdicts
 from ersac.study.records import Metrics, SeedFacts
 from ersac.study.results import Result
 
 LABEL, NAME = "f-replay_noise_v_no_noise", "replay-noise-table"
 TITLE = f"{NAME}-smoke"
+COMMITTED = Path(__file__).parents[2] / "results"
 WANTED = sweeps.instances(sweeps.SWEEPS[NAME], sweeps.SWEEPS[NAME].sizes["smoke"])
 
 
@@ -286,3 +287,20 @@ def test_packs_are_read_without_jax(packed):
     done = subprocess.run([*map(str, argv)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert (packed.parent / "figures" / f"{LABEL}-smoke.png").exists()
+
+
+@pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json")), ids=lambda path: path.stem)
+def test_a_committed_pack_is_whole_and_its_verdicts_are_those_of_its_goals(path):
+    found = pack.read_pack(path)
+    assert found.title == path.stem
+    for run in found.runs:
+        stochastic = run.settings["env"].get("stochastic", False)
+        for seed, row in zip(run.seeds, run.summary["per_seed"], strict=True):
+            own = {"seed": seed.seed, "episodes": len(seed.goals)}
+            assert (own | verdicts.every(seed.goals, stochastic)).items() <= row.items()
+
+
+def test_committed_results_stay_small():
+    files = [path for path in COMMITTED.rglob("*") if path.is_file()]
+    assert len(files) <= 80
+    assert sum(path.stat().st_size for path in files) <= 6_000_000
