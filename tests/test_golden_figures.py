@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from ersac.study import compare, figures, sweeps
+from ersac.study import compare, figures, pack, sweeps
 
 RESULTS = Path(__file__).parents[1] / "results"
 GOLDEN = Path(__file__).with_name("golden_figures.json")
 RTOL = 1e-12
 # A sweep that no figure of the paper is made of is drawn in each of the three ways there are.
 ANY_SWEEP = ("f-replay_v_no_replay", "f-robustness_lambda", "f-depth_250")
-SWEEPS = [  # directories in results/: the sweep's name and its scale
+SWEEPS = [  # packs in results/: the sweep's name and its scale
     "ablation-table-desk",
     "boot-dqn-table-desk",
     "depth-100-table-paper",
@@ -35,8 +35,8 @@ SWEEPS = [  # directories in results/: the sweep's name and its scale
     "stochastic-table-desk",
     "vanilla-wall-table-desk",
 ]
-ABROAD = "abroad"  # runs in other environments, which are no sweep
-COMPARED = ["solve-time-table-paper", "stochastic-table-desk", "boot-dqn-table-desk", ABROAD]
+GENERAL = "general"  # runs in other environments, which are no sweep
+COMPARED = ["solve-time-table-paper", "stochastic-table-desk", "boot-dqn-table-desk", GENERAL]
 
 
 def instances(name: str) -> list[sweeps.Instance]:
@@ -46,22 +46,23 @@ def instances(name: str) -> list[sweeps.Instance]:
 
 def figure_numbers(name: str, out: Path) -> dict[str, Any]:
     """What `ersac figure` computes from a sweep, by the label of the figure."""
-    wanted = [(RESULTS / name, instance) for instance in instances(name)]
+    packed = pack.read_pack(RESULTS / f"{name}.json")
+    wanted = [(packed, instance) for instance in instances(name)]
     made_of, _, scale = name.rpartition("-table-")
     own = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (made_of,)]
     found = {label: figures.make(label, wanted, scale, "", out) for label in own or ANY_SWEEP}
-    kept = ("runs", "missing", "numbers")
-    return {label: {key: told[key] for key in kept} for label, told in found.items()}
+    return {label: only_numbers(told) for label, told in found.items()}
+
+
+def only_numbers(figure: dict[str, Any]) -> dict[str, Any]:
+    """What a figure shows; missing runs without the hash of their settings, which names decide."""
+    missing = [name.rpartition("-")[0] for name in figure["missing"]]
+    return {"runs": figure["runs"], "missing": missing, "numbers": figure["numbers"]}
 
 
 def comparisons(name: str) -> dict[str, Any]:
-    """What `ersac compare` computes from some runs, and how many it could not read."""
-    if name == ABROAD:
-        runs = sorted(path for path in (RESULTS / ABROAD).iterdir() if path.is_dir())
-    else:
-        runs = [RESULTS / name / instance.name for instance in instances(name)]
-    notes: list[str] = []
-    return {**compare.as_json(compare.compare(runs, notes.append)), "left out": len(notes)}
+    """What `ersac compare` computes from a pack."""
+    return compare.as_json(compare.compare([RESULTS / f"{name}.json"], pytest.fail))
 
 
 def as_read(value: Any) -> Any:

@@ -30,7 +30,7 @@ USAGE = """usage: ersac COMMAND ...
   ersac sweep NAME [--scale smoke|desk|paper ...]          many runs, or those that are missing; `ersac sweep` lists them
   ersac figure LABEL [--scale smoke|desk|paper]            a figure of the paper, from its sweeps; `ersac figure` lists them
   ersac runs [DIR]                                         the runs and sweeps below a directory, and the state of each
-  ersac compare RUN [RUN ...]                              agents side by side: returns after as many steps, with intervals
+  ersac compare PATH [PATH ...]                            agents side by side: returns after as many steps, with intervals
   ersac export RUN [RUN ...] --to FILE [--what TABLE]      the records as a tidy table, FILE.csv or FILE.parquet
   ersac theory [deep-sea] [--depth N --agent NAME ...]     the paper's exact half, run and drawn
   ersac bench [--quick --json ...]                         how fast this is, beside others, as ratios
@@ -120,6 +120,10 @@ class SweepCommand:
     """Of the ladder: these tasks only, with commas between them."""
     agents: str | None = None
     """Of the ladder: these agents only, with commas between them."""
+    pack: Path | None = None
+    """Run nothing; write all runs of the sweep to FILE.json and FILE.npz, which must not exist."""
+    goals_only: bool = False
+    """Of a pack: leave out returns, which `ersac compare` needs and figures of DeepSea do not."""
     manner: Manner = Manner()
 
 
@@ -136,7 +140,8 @@ class FigureCommand:
     engine: str = "local"
     """Who runs it: local, or ray (needs ersac[ray])."""
     records: Path = Path("runs/sweeps")
-    """Where the sweeps are, and what is missing of them goes: `results` has those that came with the source."""
+    """Where the sweeps are, directories or packs, or one pack; what a directory lacks is run.
+    `results` has the packs that came with the source."""
     out: Path | None = None
     """Where the picture and its numbers go; by default figures/ in the first sweep's directory."""
     manner: Manner = Manner()
@@ -156,7 +161,7 @@ class CompareCommand:
     """What agents come to after as many steps in the same environment: the first one of each beside the others."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """The runs' directories; those of one agent in one environment count together."""
+    """Directories of runs, and packs; runs of one agent in one environment count together."""
     manner: Manner = Manner()
 
 
@@ -303,7 +308,7 @@ def evaluate(argv: list[str]) -> int:
     from ersac.study import films, results
 
     if command.run.is_dir():
-        settings = results.ended(command.run)
+        settings, _ = results.settings_and_summary(command.run)
         results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
         films.refuse_if_not_filmed(settings.env, command.video)
     elif not command.run.exists():
@@ -336,16 +341,37 @@ def sweep(argv: list[str]) -> int:
     if command.tasks is not None or command.agents is not None:
         raise SettingsError(f"--tasks and --agents choose from a ladder: ersac sweep ladder; {command.name} has none")
     home, wanted = planned(command.name, command.scale, command.engine, command.out)
+    if command.pack is not None:
+        return pack_sweep(command, home, wanted)
+    if command.goals_only:
+        raise SettingsError("--goals-only needs --pack FILE")
     report = swept(f"{command.name}-{command.scale}", wanted, home, command.engine, command.manner)
     finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.manner)
     report.verdict(home)
     return exits.OK
 
 
+def pack_sweep(command: SweepCommand, home: Path, wanted: list[Any]) -> int:
+    """`ersac sweep NAME --pack FILE`."""
+    from ersac.study import pack
+
+    assert command.pack is not None
+    title = f"{command.name}-{command.scale}"
+    again = f"ersac sweep {command.name} --scale {command.scale}"
+    packed = pack.pack_sweep(home, title, again, wanted, command.pack, command.goals_only)
+    runs, failed = len(packed.runs), len(packed.failed)
+    if not command.manner.quiet:
+        print(f"packed {runs} runs in {command.pack}; {failed} have failed", flush=True)
+    result = {"sweep": title, "pack": str(command.pack), "runs": runs, "failed": failed}
+    return finish(result, command.manner)
+
+
 def climb(command: SweepCommand) -> int:
     """`ersac sweep ladder ...`."""
     from ersac.study import ladder
 
+    if command.pack is not None or command.goals_only:
+        raise SettingsError(f"--pack and --goals-only are not for {command.name}")
     plan = ladder.plan(command.name, command.scale, command.tasks, command.agents)
     if command.engine != "local":
         raise SettingsError(f"--engine {command.engine} is not for {command.name}, whose runs are one after the other: leave it out")
@@ -391,7 +417,7 @@ def figure(argv: list[str]) -> int:
     """`ersac figure LABEL ...`."""
     command = parse(FigureCommand(), "ersac figure", "figure", argv)
 
-    from ersac.study import figures
+    from ersac.study import figures, pack
 
     if command.label not in figures.FIGURES:
         print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
@@ -399,11 +425,17 @@ def figure(argv: list[str]) -> int:
         return exits.OK
     suffix = "-table" if command.network == "table" else ""
     names = [name + suffix for name in config.pick("figure", command.label, figures.FIGURES).sweeps]
-    plans = {name: planned(name, command.scale, command.engine, command.records / f"{name}-{command.scale}") for name in names}
-    for name, (home, wanted) in plans.items():
-        swept(f"{name}-{command.scale}", wanted, home, command.engine, command.manner)
-    runs = [(home, each) for home, wanted in plans.values() for each in wanted]
-    out = command.out or (plans[names[0]][0] if names else Path("runs")) / "figures"
+    runs: list[tuple[Any, Any]] = []
+    parents = []
+    for name in names:
+        title = f"{name}-{command.scale}"
+        home, wanted = planned(name, command.scale, command.engine, command.records / title)
+        packed = pack.find_pack(command.records, title)
+        if packed is None:
+            swept(title, wanted, home, command.engine, command.manner)
+        runs += [(packed or home, each) for each in wanted]
+        parents.append(home if packed is None else packed.path.parent)
+    out = command.out or next(iter(parents), Path("runs")) / "figures"
     caption = f"ersac figure {command.label} --scale {command.scale} --network {command.network}"
     told = figures.make(command.label, runs, command.scale, caption, out)
     if not command.manner.quiet:
@@ -430,10 +462,10 @@ def runs(argv: list[str]) -> int:
 
 
 def compare(argv: list[str]) -> int:
-    """`ersac compare RUN [RUN ...]`."""
+    """`ersac compare PATH [PATH ...]`."""
     command = parse(CompareCommand(), "ersac compare", "compare", argv)
     if not command.runs:
-        raise SettingsError("which runs? ersac compare RUN [RUN ...]")
+        raise SettingsError("which runs? ersac compare PATH [PATH ...]")
 
     from ersac import display
     from ersac.study import compare as comparing

@@ -8,9 +8,9 @@ import pytest
 
 import ersac
 from ersac import cli
-from ersac.study import compare, verdicts
+from ersac.study import compare, pack, verdicts
 
-ABROAD = Path(__file__).parents[2] / "results" / "abroad"
+GENERAL = Path(__file__).parents[2] / "results" / "general.json"
 
 
 def test_running_means_are_those_of_slices():
@@ -56,25 +56,33 @@ def told(capsys, *argv):
 
 def test_the_records_of_a_grid_say_what_the_docs_say(capsys):
     """The median, and each pair of eight and eight seeds, recomputed from what the summaries hold."""
-    runs = {agent: sorted(ABROAD.glob(f"Empty-16x16-{agent}-*")) for agent in ("ersac", "vanilla")}
-    code, out, err = told(capsys, *runs["ersac"], "gone", *runs["vanilla"], "--json")
+    code, out, err = told(capsys, "gone", GENERAL, "--json")
     assert (code, err) == (0, ["ersac: left out: cannot read gone/settings.json: No such file or directory"])
-    (found,) = json.loads(out[-1])["comparisons"]
-    ends = {agent: [json.loads((run / "summary.json").read_text())["mean_return"][0] for run in those] for agent, those in runs.items()}
+    comparisons = json.loads(out[-1])["comparisons"]
+    (found,) = (each for each in comparisons if each["env"] == "gym:MiniGrid-Empty-16x16-v0")
+    ends = {"ersac": [], "vanilla": []}
+    for run in pack.read_pack(GENERAL).runs:
+        if run.env == found["env"]:
+            ends[run.agent] += [seed["mean_return"] for seed in run.summary["per_seed"]]
     assert (found["agent"], found["other"], found["seeds"], found["other_seeds"], found["steps"]) == ("ersac", "vanilla", 8, 8, 200_000)
     assert found["score"] == pytest.approx(np.median(ends["ersac"]), rel=1e-5)
     assert found["other_score"] == pytest.approx(np.median(ends["vanilla"]), rel=1e-5)
     assert found["improvement"] == np.mean([one > another for one in ends["ersac"] for another in ends["vanilla"]])
     assert min(ends["ersac"]) - 1e-6 <= found["low"] < found["score"] < found["high"] <= max(ends["ersac"]) + 1e-6
     assert 0 < found["steps_to_other"] < 200_000
-    assert len(out) == 5  # and four lines for a person
+    assert len(comparisons) == 7
+    assert len(out) == 1 + 4 * 7  # and four lines for a person
 
 
-def test_one_agent_is_no_comparison(capsys):
-    code, _, err = told(capsys, ABROAD / "CartPole-ersac-1000", ABROAD / "CartPole-ersac-1001")
+def test_one_agent_is_no_comparison(tmp_path, capsys):
+    general = pack.read_pack(GENERAL)
+    runs = [run for run in general.runs if run.env == "gym:CartPole-v1"]
+    assert len(runs) == 5
+    pack.write_pack(general._replace(path=tmp_path / "cartpole.json", runs=runs))
+    code, _, err = told(capsys, tmp_path / "cartpole.json")
     assert code == 2
     assert err == ["ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"]
-    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare RUN [RUN ...]"])
+    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare PATH [PATH ...]"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ersac.study.records import Metrics, SeedFacts
 from ersac.study.results import Result
 
 
-def made_up(instance: sweeps.Instance, solved: int | None) -> figures.Run:
+def made_up(instance: sweeps.Instance, solved: int | None) -> Result:
     """A run that fails until it is solved, and never fails after it."""
     settings = instance.settings
     goals = np.zeros(settings.run.episodes if solved is None else solved + 50, bool)
@@ -19,7 +19,7 @@ def made_up(instance: sweeps.Instance, solved: int | None) -> figures.Run:
         goals[solved - 80 :] = True
     metrics = Metrics(np.zeros(1), {})
     facts = SeedFacts(settings.run.seed, goals, goals.astype(np.float32))
-    return figures.Run(instance.line, Result(settings, [facts], metrics, [], 1, 1.0, 1.0, 1.0, []))
+    return Result(settings, [facts], metrics, [], 1, 1.0, 1.0, 1.0, [])
 
 
 def wanted(label: str) -> list[sweeps.Instance]:
@@ -29,7 +29,8 @@ def wanted(label: str) -> list[sweeps.Instance]:
 
 
 def sample(label: str, rule) -> list[figures.Run]:
-    return [made_up(each, rule(each)) for each in wanted(label)]
+    seen = [(each, each.settings, made_up(each, rule(each)).seeds[0].goals) for each in wanted(label)]
+    return [figures.Run(each.line, settings.env.depth, settings.run.episodes, goals) for each, settings, goals in seen]
 
 
 def text_of(figure) -> str:
@@ -73,7 +74,7 @@ def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
     for home, each in homes[1:]:
         disk.make_directory(home / each.name)
         records.write_settings(home / each.name, each.settings)
-        result = made_up(each, 100 + each.settings.env.depth).result
+        result = made_up(each, 100 + each.settings.env.depth)
         records.write_results(home / each.name, result.seeds, result.metrics, [], None, result.summary())
     told = figures.make(label, homes, "smoke", "the command", tmp_path / "figures")
     assert (told["runs"], told["missing"]) == (len(homes) - 1, [homes[0][1].name])

@@ -1,13 +1,12 @@
 """What a run leaves is what it was told, however it is kept."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from ersac import api, config, display
-from ersac.agents.presets import TABLE_PRESETS
+from ersac import api, config, disk, display
+from ersac.agents.presets import PRESETS
 from ersac.study import records
 from ersac.study.records import Metrics, SeedFacts
 
@@ -59,19 +58,19 @@ def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):
     assert records.read_settings(tmp_path / "run") == config.Train()
 
 
-def test_a_record_from_before_there_were_networks_is_read_as_what_it_was(tmp_path):
-    """The hash is that of results/solve-time-table-paper/ersac-depth-10-seed-1000-37a00273, whose file has none of the settings since."""
-    settings = config.Train(config.DeepSea(10), "ersac", TABLE_PRESETS["ersac-sampled"], config.Run(1, 1000, 100_000, True))
-    of_then = lambda told: {name: of_then(value) if isinstance(value, dict) else value for name, value in told.items() if kept(name)}
-    kept = lambda name: name not in records.ADDED
-    (tmp_path / records.SETTINGS).write_text(json.dumps(of_then(records.as_json(settings)) | {"hash": "37a002732ddf"}))
+@pytest.mark.parametrize("agent", PRESETS)
+def test_settings_are_read_as_they_were_written(tmp_path, agent):
+    """Every one of them: none is added or left out, and none is another."""
+    settings = config.check(config.Train(config.DeepSea(10), agent, PRESETS[agent]))
+    records.write_settings(tmp_path, settings)
     assert records.read_settings(tmp_path) == settings
-    for changed in ({"network": "mlp"}, {"passes": 2}, {"first_visit": True}, {"spread_decay": 0.5}):
-        assert records.settings_hash(config.override(settings, **changed)) != "37a002732ddf"
-
-
-@pytest.mark.parametrize("kind", [config.ActorCritic, config.Fresh, config.Rnd, config.Gym, config.Run])
-def test_a_setting_that_a_record_has_not_is_read_as_the_value_it_had(kind):
-    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name in records.ADDED}
-    assert defaults
-    assert defaults == {name: records.ADDED[name] for name in defaults}
+    written = json.loads((tmp_path / records.SETTINGS).read_text())
+    for changed in ({"chunk": 7}, {"colour": 7}):
+        other = written | {"run": written["run"] | changed}
+        (tmp_path / records.SETTINGS).write_text(json.dumps(other))
+        with pytest.raises(disk.DiskError, match="is damaged"):
+            records.read_settings(tmp_path)
+    del written["env"]["depth"]  # which has a default
+    (tmp_path / records.SETTINGS).write_text(json.dumps(written))
+    with pytest.raises(disk.DiskError, match="is damaged"):
+        records.read_settings(tmp_path)

@@ -1,8 +1,10 @@
 """When a run counts as solved, by hand and against the rule read aloud."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from ersac.study import verdicts
 
@@ -60,3 +62,9 @@ def test_an_interval_of_a_share_by_hand():
     z, p, n = 1.959964, 0.9, 10
     centre, half = (p + z**2 / (2 * n)) / (1 + z**2 / n), z / (1 + z**2 / n) * (p * (1 - p) / n + z**2 / (4 * n**2)) ** 0.5
     np.testing.assert_allclose((low, high), (centre - half, centre + half), rtol=1e-5)
+
+
+@pytest.mark.parametrize("hits", [0, 1, 7, 19, 20])
+def test_an_interval_of_a_share_is_scipys_to_the_last_bit(hits):
+    wanted = stats.binomtest(hits, 20).proportion_ci(0.95, "wilson")
+    assert verdicts.wilson(hits, 20) == (wanted.low, wanted.high)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ersac import config
 from ersac.config import SettingsError
-from ersac.study import export, verdicts
+from ersac.study import pack, verdicts
+from ersac.study.pack import RunRecord
 from ersac.study.records import SeedFacts
 
 POINTS = 1000  # at which curves are read
@@ -46,29 +46,43 @@ class Comparison(NamedTuple):
     steps_to_other: int | None  # by which the first is at the other's score, and stays there
 
 
-def compare(directories: Sequence[Path], note: Callable[[str], None]) -> list[Comparison]:
-    """The first agent of each environment beside each other one. A run that cannot be read is noted, and the others go on."""
+def compare(paths: Sequence[Path], note: Callable[[str], None]) -> list[Comparison]:
+    """The first agent of each environment beside each other one, from run directories and packs.
+
+    A directory that cannot be read is noted, and the others go on; a damaged pack is an error.
+    """
     found: dict[str, dict[str, list[Curve]]] = {}
-    for directory in directories:
-        try:
-            run = export.read(directory)
-        except (SettingsError, OSError) as error:
-            note(f"left out: {error}")
-            continue
-        env = run.settings.env
-        name = config.named(env) if env.depth is None else f"deep-sea, depth {env.depth}"
-        curves = found.setdefault(name, {}).setdefault(run.settings.agent, [])
-        curves += [curve_of(facts, run.settings) for facts in run.seeds if len(facts.returns)]
+    for run in read_runs(paths, note):
+        name = run.env if run.depth is None else f"{run.env}, depth {run.depth}"
+        curves = found.setdefault(name, {}).setdefault(run.agent, [])
+        curves += [curve_of(facts, run) for facts in run.seeds if len(facts.returns)]
     told = [each for env, agents in found.items() for each in _beside(env, agents)]
     if not told:
         raise SettingsError("nothing to compare: name runs of two agents in one environment, each of which has ended an episode")
     return told
 
 
-def curve_of(facts: SeedFacts, settings: config.Train) -> Curve:
+def read_runs(paths: Sequence[Path], note: Callable[[str], None]) -> Iterator[RunRecord]:
+    """The run in each directory, and every run of each pack."""
+    for path in paths:
+        if not pack.is_pack(path):
+            try:
+                yield pack.read_run(path)
+            except (SettingsError, OSError) as error:
+                note(f"left out: {error}")
+        elif (packed := pack.read_pack(path)).goals_only:
+            note(f"left out: {path} was packed with --goals-only and has no returns")
+        else:
+            yield from packed.runs
+
+
+def curve_of(facts: SeedFacts, run: RunRecord) -> Curve:
     """What one seed's episodes came to."""
-    steps = np.arange(1, len(facts.returns) + 1) * config.sea(settings).episode_length if facts.steps is None else facts.steps
-    budget = None if settings.run.stop_when_solved else settings.run.steps
+    steps = facts.steps
+    if steps is None:  # DeepSea, whose episodes are as long as it is deep
+        assert run.depth is not None
+        steps = np.arange(1, len(facts.returns) + 1) * run.depth
+    budget = None if run.stop_when_solved else run.steps
     return Curve(steps, verdicts.running_means(facts.returns), int(steps[-1]) if budget is None else budget)
 
 

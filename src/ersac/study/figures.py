@@ -1,5 +1,6 @@
 """The paper's figures, one pure function each, from the records of a sweep; keyed by the paper's labels. No jax here."""
 
+import contextlib
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -13,8 +14,8 @@ from matplotlib.figure import Figure
 
 from ersac import config, disk, exits
 from ersac.config import SettingsError
-from ersac.study import results, verdicts
-from ersac.study.results import Result
+from ersac.study import pack, verdicts
+from ersac.study.pack import Pack, RunRecord
 from ersac.study.sweeps import Instance
 
 COLOURS = ("#1b6ca8", "#d1495b", "#edae49", "#3c8d5a", "#7b4b94", "#6b705c", "#00798c", "#a44a3f", "#444444", "#9a8c98")
@@ -23,25 +24,12 @@ CURVE_POINTS = 400
 
 
 class Run(NamedTuple):
-    """One run of a sweep: its line, and what became of it."""
+    """One run of a sweep, as far as figures show it."""
 
     line: str
-    result: Result
-
-    @property
-    def depth(self) -> int:
-        """Of its sea."""
-        return config.sea(self.result.settings).depth
-
-    @property
-    def budget(self) -> int:
-        """Episodes that it was given."""
-        return self.result.settings.run.episodes
-
-    @property
-    def goals(self) -> np.ndarray:
-        """Whether each episode reached the goal."""
-        return self.result.seeds[0].goals
+    depth: int
+    budget: int  # episodes
+    goals: np.ndarray  # [episodes] bool
 
     @property
     def solved(self) -> int | None:
@@ -224,18 +212,24 @@ def draw(label: str, runs: Sequence[Run], scale: str, caption: str) -> tuple[Fig
     return figure, numbers
 
 
-def make(label: str, wanted: Sequence[tuple[Path, Instance]], scale: str, caption: str, out: Path) -> dict[str, Any]:
-    """Draw a figure from the runs of its sweeps that have ended, and leave it with its numbers; those that have not are counted."""
-    runs, missing = [], []
-    for home, instance in wanted:
-        try:
-            runs.append(Run(instance.line, results.read(home / instance.name)))
-        except (SettingsError, OSError):
-            missing.append(instance.name)
+def make(
+    label: str,
+    wanted: Sequence[tuple[Path | Pack, Instance]],
+    scale: str,
+    caption: str,
+    out: Path,
+) -> dict[str, Any]:
+    """Draw a figure from the runs that a directory or a pack has, and write it with its numbers."""
+    found = [(instance, read_wanted(source, instance)) for source, instance in wanted]
+    present = [(depth_of(instance), run) for instance, run in found if run is not None]
+    runs = [Run(run.line, depth, run.episodes, run.seeds[0].goals) for depth, run in present]
+    missing = [instance.name for instance, run in found if run is None]
     if wanted and not runs:
-        raise exits.Resumable(f"no run in {wanted[0][0]} has ended: there is nothing to draw")
+        source = wanted[0][0]
+        where = source.path if isinstance(source, Pack) else source
+        raise exits.Resumable(f"no run in {where} has ended: there is nothing to draw")
     absent = f"    {len(missing)} of {len(wanted)} runs missing" if missing else ""
-    made_of = origin([instance for _, instance in wanted])
+    made_of = origin({(run or each).name: each.settings.run.seed for each, run in found})
     whence = "".join(f"    {name.replace('_', ' ')} {value}" for name, value in made_of.items())
     figure, numbers = draw(label, runs, scale, caption + whence + absent)
     disk.make_directory(out)
@@ -246,14 +240,28 @@ def make(label: str, wanted: Sequence[tuple[Path, Instance]], scale: str, captio
     return told | {"picture": str(picture)}
 
 
-def origin(wanted: Sequence[Instance]) -> dict[str, str]:
-    """What a figure is of: digits that name the settings of all its runs together, their seeds, and when it was drawn."""
+def read_wanted(source: Path | Pack, instance: Instance) -> RunRecord | None:
+    """A run in a directory, by the name with the hash of its settings, or in a pack."""
+    if isinstance(source, Pack):
+        return source.find(instance.line, depth_of(instance), instance.settings.run.seed)
+    with contextlib.suppress(SettingsError, OSError):
+        return pack.read_run(source / instance.name, instance.line)
+    return None
+
+
+def depth_of(instance: Instance) -> int:
+    """The depth of a run of DeepSea."""
+    return config.sea(instance.settings).depth
+
+
+def origin(seeds: dict[str, int]) -> dict[str, str]:
+    """What a figure is of, from its runs' names and seeds: a hash, the seeds, and the date."""
     drawn = {"date": datetime.now(UTC).date().isoformat()}
-    if not wanted:
+    if not seeds:
         return drawn
-    seeds = [instance.settings.run.seed for instance in wanted]
-    names = disk.digest("\n".join(sorted(instance.name for instance in wanted)).encode())[:12]
-    return {"settings_hash": names, "seeds": f"{min(seeds)}-{max(seeds)}", **drawn}
+    names = disk.digest("\n".join(sorted(seeds)).encode())[:12]
+    first, last = min(seeds.values()), max(seeds.values())
+    return {"settings_hash": names, "seeds": f"{first}-{last}", **drawn}
 
 
 def as_png(figure: Figure) -> bytes:

@@ -31,7 +31,7 @@ from ersac.loops.actor_learner import as_host
 from ersac.study import records
 from ersac.study.films import film, made, refuse_if_not_made
 from ersac.study.life import loop_of
-from ersac.study.results import ended, place_of
+from ersac.study.results import place_of, settings_and_summary
 from ersac.types import Array, Learner, Tree
 
 FORMAT = 1
@@ -141,7 +141,7 @@ def shown(show: bool) -> Iterator[Callable[[str], None]]:
 def open_policy(path: Path, seed: int | None = None) -> Policy:
     """The policy of a run's directory, by default its first seed's, or of a file."""
     if path.is_dir():
-        settings = ended(path)
+        settings, _ = settings_and_summary(path)
         return Policy(of_run(path, settings, settings.run.seed if seed is None else seed))
     policy = load(path)
     if seed not in (None, policy.seed):

@@ -21,21 +21,6 @@ from ersac.config import SettingsError, Train, leaves
 SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
 UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
-# Settings that earlier records have not, and the value with which a run is the one that it was before there were any.
-ADDED: dict[str, Any] = dict.fromkeys(("steps", "torso", "make", "logit_limit", "minibatch")) | {
-    "by_spread": False,
-    "every_bonus": False,
-    "past_ends": False,
-    "first_visit": False,
-    "network": "table",
-    "estimator_hidden": (256,),
-    "upper_percent": 10,
-    "spread_share": 1.0,
-    "spread_decay": 0.0,
-    "passes": 1,
-    "max_staleness": 1,
-    "predictor_rate": 0.3,
-}
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
 PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
@@ -179,8 +164,7 @@ def is_settings(value: Any) -> bool:
 
 def settings_hash(settings: Train) -> str:
     """Twelve digits that name a set of settings."""
-    counted = lambda name, value: name not in UNCOUNTED and not (name in ADDED and value == ADDED[name])
-    flat = {".".join(path): value for path, _, value in leaves(settings) if counted(path[-1], value)}
+    flat = {".".join(path): value for path, _, value in leaves(settings) if path[-1] not in UNCOUNTED}
     return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
 
 
@@ -253,9 +237,9 @@ def from_json(told: dict[str, Any]) -> Any:
     """Nested settings from plain data, whose numbers are yet to be checked."""
     kind = getattr(config, told["kind"])
     names = {field.name for field in dataclasses.fields(kind)}
-    if unknown := told.keys() - names - {"kind", "hash"}:  # a damaged name would else be that of a setting which is not there yet
-        raise KeyError(*unknown)
-    values = {name: told[name] for name in names if name in told or name not in ADDED}
+    if other := names ^ (told.keys() - {"kind", "hash"}):
+        raise KeyError(*other)
+    values = {name: told[name] for name in names}
     values |= {name: config.Kept(value) for name, value in values.items() if name in FROM_PYTHON and isinstance(value, str)}
     return kind(**{name: from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
 

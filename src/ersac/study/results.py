@@ -129,15 +129,16 @@ def write(result: Result, directory: Path) -> None:
     records.write_results(directory, result.seeds, result.metrics, result.moments, image, result.summary())
 
 
-def ended(directory: Path) -> Train:
-    """The settings of a run that has ended; SettingsError where it has not, DiskError where it is damaged."""
+def settings_and_summary(directory: Path) -> tuple[Train, dict[str, Any]]:
+    """Those of an ended run; SettingsError where it has not ended, DiskError where it is damaged."""
     settings = records.read_settings(directory)
     try:
-        if records.read_summary(directory, settings) is None:
-            raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+        summary = records.read_summary(directory, settings)
     except records.Damaged as why:
         raise disk.DiskError(f"{directory} is damaged: {why}; ersac resume {directory} writes it anew") from None
-    return settings
+    if summary is None:
+        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+    return settings, summary
 
 
 def place_of(settings: Train, seed: int) -> int:
