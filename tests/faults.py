@@ -1071,14 +1071,6 @@ FAULTS = [
     ),
     Fault(
         "loops/actor_learner.py",
-        "acted",
-        "drop_argument",
-        "loops/test_actor_learner.py",
-        "test_side_by_side_all_that_is_acted_is_learned_from_in_order",
-        near="Queue",
-    ),
-    Fault(
-        "loops/actor_learner.py",
         "acted.each",
         "drop_argument",
         "loops/test_loops_agree.py",
