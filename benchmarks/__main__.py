@@ -82,9 +82,9 @@ def positive(text: str) -> int:
 def measure(options: argparse.Namespace) -> list[Finding]:
     """Every finding of every comparison that was asked for."""
     from benchmarks.suite import SUITE  # jax, after the options have been accepted
-    from ersac.loops import machine
+    from ersac.loops import devices
 
-    machine.claim_cores()  # before jax's first use, whoever of the contestants that is
+    devices.claim_cores()  # before jax's first use, whoever of the contestants that is
     plan = Plan(options.quick, options.repeats or (3 if options.quick else 7), 0.3 if options.quick else 1.0, options.seeds)
     progress, findings = Progress(), []
     try:

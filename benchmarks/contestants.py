@@ -17,7 +17,7 @@ from ersac.agents.presets import PRESETS
 from ersac.envs.base import states
 from ersac.envs.deep_sea import action_map
 from ersac.envs.make import make_host_env
-from ersac.loops import actor_learner, on_device
+from ersac.loops import device, host
 
 HOST_ENV, HOST_ENVS = "CartPole-v1", 16
 RANDOM_STEPS = 500  # of the whole vector, in one turn
@@ -27,22 +27,22 @@ BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it 
 
 def ours(depth: int, seeds: int = 1, **changes: bool) -> Contestant:
     """The `ersac` preset on as many seeds as are asked for, by the library's own loop: on as many cores as it takes."""
-    chunks = on_device.run(on_device.prepare(api.make_settings(depth=depth, seeds=seeds, **changes)))
-    return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+    chunks = device.run_device(device.prepare_device(api.make_settings(depth=depth, seeds=seeds, **changes)))
+    return ((chunk.episodes.ended.size, chunk.seconds) for chunk in chunks)
 
 
 def boot_dqn(depth: int) -> Contestant:
     """The `boot-dqn` preset on one seed, learning at every step."""
-    chunks = on_device.run(on_device.prepare(api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)))
-    return ((chunk.facts.ended.size, chunk.seconds) for chunk in chunks)
+    chunks = device.run_device(device.prepare_device(api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)))
+    return ((chunk.episodes.ended.size, chunk.seconds) for chunk in chunks)
 
 
 def host_loop() -> Contestant:
     """The `ersac` preset on Gymnasium's environments, acting and learning side by side."""
-    chunks = actor_learner.run(actor_learner.prepare(api.make_settings(f"gym:{HOST_ENV}", envs=HOST_ENVS)))
+    chunks = host.run_host(host.prepare_host(api.make_settings(f"gym:{HOST_ENV}", envs=HOST_ENVS)))
     for _ in chunks:  # not counted: while others had their turn, whoever acts here has gone ahead
         chunk = next(chunks)
-        yield chunk.facts.ended.size, chunk.seconds
+        yield chunk.episodes.ended.size, chunk.seconds
 
 
 def random_actions() -> Contestant:

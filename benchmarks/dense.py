@@ -15,14 +15,15 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
-from ersac import config, feeds
-from ersac.agents import make
-from ersac.agents.actor_critic import Running, loss, policy_logits
+from ersac import config
+from ersac.agents import build
+from ersac.agents.actor_critic import Running, actor_critic_loss, policy_logits
 from ersac.agents.base import Agent
+from ersac.algorithm import replay
 from ersac.envs.base import Env
 from ersac.envs.make import make_env
 from ersac.loops.learn import learn
-from ersac.loops.rollout import Actor, Dice, Facts, begin, rollout, throw
+from ersac.loops.rollout import Actor, RolloutNoise, StepOutcomes, draw_noise, init_actor, rollout
 from ersac.types import Array, Learner, Params, Trajectory, Tree
 
 
@@ -53,8 +54,8 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     assert settings.network == "table"
     assert not settings.by_spread
     assert not settings.past_ends
-    sparse, parts = make.make_agent(settings, env), make.make_parts(settings, env)
-    store = make.make_optimisers(settings, parts, 0.0).rows
+    sparse, parts = build.make_agent(settings, env), build.make_parts(settings, env)
+    store = build.make_optimisers(settings, parts, 0.0).rows
     adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
     tau_adam = optax.adam(settings.risk.tau_learning_rate)
     visit_rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": settings.uncertainty.reward_rate}
@@ -76,7 +77,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         undamped, running = dict.fromkeys(visit_rates, jnp.ones(settings.rollout)), Running(jnp.zeros(()), jnp.zeros(()))
 
         def total(dense: Tree, tables: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-            one = lambda t: loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t, undamped, running)
+            one = lambda t: actor_critic_loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t, undamped, running)
             losses, aux = jax.vmap(one)(batch)
             return jnp.mean(losses), aux
 
@@ -94,24 +95,24 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     return sparse._replace(init=init, act=act, update=update)
 
 
-def run(settings: config.Train, rollouts: int) -> Iterator[tuple[int, float]]:
+def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float]]:
     """Run one seed without end; yields the steps of each compiled call of that many rollouts, and the seconds they took."""
     env = make_env(settings.env)
     agent = dense_agent(settings.learner, env)
-    world, key = jnp.asarray(env.world(settings.run.seed)), jax.random.key(settings.run.seed)
+    env_params, key = jnp.asarray(env.env_params(settings.run.seed)), jax.random.key(settings.run.seed)
     learner = agent.init(np.random.default_rng(settings.run.seed))
-    carry = Carry(learner, begin(env, agent, world, learner, key), jnp.int32(0))
+    carry = Carry(learner, init_actor(env, agent, env_params, learner, key), jnp.int32(0))
 
-    def body(carry: Carry, dice: Dice) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
-        actor, trajectory, facts = rollout(env, agent, world, carry.learner, carry.actor, dice)
+    def body(carry: Carry, rollout_noise: RolloutNoise) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
+        actor, trajectory, facts = rollout(env, agent, env_params, carry.learner, carry.actor, rollout_noise)
         alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
-        learner, _, metrics = learn(agent, feeds.fresh(), carry.learner, (), alone, key)
+        learner, _, metrics = learn(agent, replay.on_policy(), carry.learner, (), alone, key)
         return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
 
     @partial(jax.jit, donate_argnums=0)
-    def chunk(carry: Carry) -> tuple[Carry, tuple[Facts, dict[str, Array]]]:
+    def chunk(carry: Carry) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
         addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(rollouts))
-        return jax.lax.scan(body, carry, jax.vmap(partial(throw, settings.learner, agent))(addresses))
+        return jax.lax.scan(body, carry, jax.vmap(partial(draw_noise, settings.learner, agent))(addresses))
 
     while True:
         began = time.perf_counter()

@@ -72,11 +72,11 @@ def footprint(depth: int, seeds: int) -> Iterator[Footprint]:
 
     jax.config.update("jax_enable_compilation_cache", False)
     from ersac import api
-    from ersac.loops import on_device
+    from ersac.loops import device
 
-    program = on_device.prepare(api.make_settings(depth=depth, seeds=seeds))
+    program = device.prepare_device(api.make_settings(depth=depth, seeds=seeds))
     carry_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(program.carry))
-    chunks = on_device.run(program)
+    chunks = device.run_device(program)
     for _ in range(3):
         next(chunks)
     yield Footprint(carry_bytes, peak_resident_bytes(), program.compile_seconds)

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from ersac import config
-from ersac.agents import make
+from ersac.agents import build
 from ersac.envs.make import make_env
 from ersac.types import Learner
 
@@ -116,11 +116,11 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
     return Numbers(*map(dtype, (0.0, 0.5, 1.0, MEMBERS, s.rollout, s.gamma, s.lam, *adam, *weights, ensemble.sigma_scale, 0.01 / depth)))
 
 
-def start(settings: config.Train, dtype: type = np.float32) -> State:
+def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     """The state in which the library's run of the same settings and first seed starts."""
     env = make_env(settings.env)
-    agent, parts = make.make_agent(settings.learner, env), make.make_parts(settings.learner, env)
-    store = make.make_optimisers(settings.learner, parts, 0.0).rows
+    agent, parts = build.make_agent(settings.learner, env), build.make_parts(settings.learner, env)
+    store = build.make_optimisers(settings.learner, parts, 0.0).rows
     learner: Learner = agent.init(np.random.default_rng(settings.run.seed))
     tables, dense = store.unpack(np.asarray(learner.params.rows)), learner.params.dense
     rows = np.zeros((env.n_states, ROW), dtype)

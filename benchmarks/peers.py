@@ -26,8 +26,8 @@ def main(argv: list[str] | None = None) -> None:
     if missing:
         sys.exit(f"peers: no {', '.join(missing)} here: pip install {' '.join(PACKAGES.values())}, and ersac's src on PYTHONPATH")
 
-    from ersac import disk
-    from ersac.study.ladder import TASKS
+    from ersac.runs import disk
+    from ersac.sweeps.ladder import TASKS
 
     options = parsed(argv, list(TASKS))
     package = TASKS[options.task].package
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     diary = Diary(steps, TASKS[options.task].env.target)
     began = time.monotonic()
     AGENTS[options.agent](options.task, options.seed, steps, diary)
-    told = {"task": options.task, "agent": f"sb3-{options.agent}", "seed": options.seed, "steps": steps, **diary.told()}
+    told = {"task": options.task, "agent": f"sb3-{options.agent}", "seed": options.seed, "steps": steps, **diary.predicted()}
     told["seconds"] = round(time.monotonic() - began, 1)
     told["versions"] = {name: metadata.version(name) for name in ("stable-baselines3", "gymnasium", "torch", "numpy")}
     disk.make_directory(options.json.parent)
@@ -95,7 +95,7 @@ def watched(task: str, seed: int, diary: Diary) -> Any:
     """An environment of the task whose episodes are written down; what ours makes one-hot of is so here as well."""
     import gymnasium
 
-    from ersac.study.ladder import TASKS
+    from ersac.sweeps.ladder import TASKS
 
     class Watched(gymnasium.Wrapper):
         earned = 0.0

@@ -11,7 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from benchmarks.measure import Contestant
-from ersac import feeds
+from ersac.algorithm import replay
 from ersac.types import Array, Key
 
 SLOTS, BATCH = 10_000, 16
@@ -21,7 +21,7 @@ LEVELS = (SLOTS - 1).bit_length()
 
 def sum_draw(priority: Array, key: Key) -> Array:
     """The library's own."""
-    return feeds.sample(priority, key, BATCH)
+    return replay.sample_slots(priority, key, BATCH)
 
 
 def sum_set(priority: Array, slots: Array, new: Array) -> Array:

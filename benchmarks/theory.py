@@ -6,18 +6,20 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ersac.tabular import klearning
-from ersac.tabular import mdp as mdps
-from ersac.tabular.klearning import Beliefs
+from ersac.theory import klearning
+from ersac.theory import mdp as mdps
+from ersac.theory.klearning import Beliefs
 
 DEPTH, SOLVES, REPEATS = 40, 1000, 3
 
 
 def halfway_beliefs(seed: int) -> Beliefs:
     """Beliefs of a diver that has seen a random half of its sea: the search for tau* is hardest there."""
-    world = mdps.deep_sea(DEPTH, seed)
-    seen = jnp.asarray(np.random.default_rng(seed).random(world.reward.shape) < 0.5)
-    return Beliefs(world._replace(reward=jnp.where(seen, world.reward, 0)), jnp.where(seen, 0, 0.01).astype(world.reward.dtype))
+    env_params = mdps.deep_sea_mdp(DEPTH, seed)
+    seen = jnp.asarray(np.random.default_rng(seed).random(env_params.reward.shape) < 0.5)
+    return Beliefs(
+        env_params._replace(reward=jnp.where(seen, env_params.reward, 0)), jnp.where(seen, 0, 0.01).astype(env_params.reward.dtype)
+    )
 
 
 def main() -> None:

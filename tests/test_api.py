@@ -8,8 +8,8 @@ import pytest
 
 import ersac
 from ersac import api
-from ersac.study import records
-from ersac.study.recorder import MOMENTS, Recorder
+from ersac.runs import records
+from ersac.runs.recorder import MAP_SNAPSHOTS, Recorder
 
 SMALL = {"depth": 6, "seeds": 2, "episodes": 300, "chunk": 10, "hidden": (8, 8), "show": False}
 
@@ -25,7 +25,7 @@ def test_train_returns_what_it_writes(tmp_path):
     assert result.steps_per_second == pytest.approx(result.steps / result.run_seconds)
     assert 0 < result.run_seconds < result.wall_seconds
     assert result.steps == 2 * 10 * 50 * len(metrics.step)  # seeds, rollouts a chunk, steps a rollout, chunks
-    np.testing.assert_array_equal(result.moments[-1].sigma, moments[-1].sigma)
+    np.testing.assert_array_equal(result.map_snapshots[-1].sigma, moments[-1].sigma)
     with pytest.raises(ersac.SettingsError, match="already holds something"):
         ersac.train("deep-sea", out=tmp_path / "run", **SMALL)
 
@@ -39,7 +39,7 @@ def test_the_recorders_verdict_is_the_rules(cuts):
     for part in np.split(goals, cuts):
         recorder._judge(0, part)
         recorder.episodes[0] += len(part)
-    from ersac.study.verdicts import solved_reliable
+    from ersac.analysis.scores import solved_reliable
 
     assert recorder.solved[0] == solved_reliable(goals)
 
@@ -48,10 +48,10 @@ def test_moments_stay_few_and_spread():
     recorder = Recorder(api.make_settings(depth=2, seeds=1))
     for chunk in range(1, 1000):
         recorder.chunks, recorder.episodes[0] = chunk, chunk
-        if recorder.wants_moment():
-            recorder.add_moment(recorder.moment(np.eye(2), np.eye(2)))
-    kept = [moment.episode for moment in recorder.moments]
-    assert MOMENTS / 2 <= len(kept) <= MOMENTS
+        if recorder.wants_map_snapshot():
+            recorder.add_map_snapshot(recorder.map_snapshot(np.eye(2), np.eye(2)))
+    kept = [moment.episode for moment in recorder.map_snapshots]
+    assert MAP_SNAPSHOTS / 2 <= len(kept) <= MAP_SNAPSHOTS
     assert len(set(np.diff(kept))) == 1
 
 

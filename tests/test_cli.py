@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ersac.study import records
+from ersac.runs import records
 
 
 def ersac(*argv: str, cwd: Path, code: str = "from ersac.cli import main; main()") -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ import pytest
 
 import ersac
 from ersac.agents.presets import PRESETS, TABLE_PRESETS
-from ersac.study import records
+from ersac.runs import records
 
 GOLDEN = Path(__file__).with_name("golden.json")
 XLA_FLAGS = "--xla_backend_optimization_level=0"  # as `make test` has it

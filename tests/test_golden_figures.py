@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ersac.study import compare, figures, pack, sweeps
+from ersac.analysis import compare, figures, pack
+from ersac.sweeps import catalogue
 
 RESULTS = Path(__file__).parents[1] / "results"
 GOLDEN = Path(__file__).with_name("golden_figures.json")
@@ -39,9 +40,9 @@ GENERAL = "general"  # runs in other environments, which are no sweep
 COMPARED = ["solve-time-table-paper", "stochastic-table-desk", "boot-dqn-table-desk", GENERAL]
 
 
-def instances(name: str) -> list[sweeps.Instance]:
+def instances(name: str) -> list[catalogue.Instance]:
     sweep, _, scale = name.rpartition("-")
-    return sweeps.instances(sweeps.SWEEPS[sweep], sweeps.SWEEPS[sweep].sizes[scale])
+    return catalogue.instances(catalogue.SWEEPS[sweep], catalogue.SWEEPS[sweep].sizes[scale])
 
 
 def figure_numbers(name: str, out: Path) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def figure_numbers(name: str, out: Path) -> dict[str, Any]:
     wanted = [(packed, instance) for instance in instances(name)]
     made_of, _, scale = name.rpartition("-table-")
     own = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (made_of,)]
-    found = {label: figures.make(label, wanted, scale, "", out) for label in own or ANY_SWEEP}
+    found = {label: figures.make_figure(label, wanted, scale, "", out) for label in own or ANY_SWEEP}
     return {label: only_numbers(told) for label, told in found.items()}
 
 
@@ -62,7 +63,7 @@ def only_numbers(figure: dict[str, Any]) -> dict[str, Any]:
 
 def comparisons(name: str) -> dict[str, Any]:
     """What `ersac compare` computes from a pack."""
-    return compare.as_json(compare.compare([RESULTS / f"{name}.json"], pytest.fail))
+    return compare.comparisons_json(compare.compare_runs([RESULTS / f"{name}.json"], pytest.fail))
 
 
 def as_read(value: Any) -> Any:
@@ -99,7 +100,7 @@ def test_every_committed_sweep_is_checked(golden):
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_figure_numbers(golden, monkeypatch, tmp_path, name):
-    monkeypatch.setattr(figures, "as_png", lambda figure: b"")  # takes longer than all the rest
+    monkeypatch.setattr(figures, "figure_png", lambda figure: b"")  # takes longer than all the rest
     assert_close(as_read(figure_numbers(name, tmp_path)), golden["figures"][name])
 
 

@@ -8,37 +8,56 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "ersac"
 FILES = sorted(SOURCE.rglob("*.py"))
-# From the ground up; a file imports only from its own storey or from those before it.
-STOREYS = [
-    ("types", "config", "packages", "exits", "disk", "checkpoint"),
-    ("feeds", "game", "returns", "risk", "rows"),
-    ("envs", "lenses", "nets", "policies", "uncertainty"),
-    ("tabular",),
-    ("agents",),
-    ("loops",),
-    ("study", "display"),
-    ("api",),
-    ("cli",),
-]
-HEIGHT = {name: height for height, names in enumerate(STOREYS) for name in names}
+PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+MODULES = {path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".") for path in FILES}
+
+
+def read_order() -> dict[str, int]:
+    """The line of docs/architecture.md, from the lowest, in which a module or a package stands."""
+    block = PAGE.read_text().partition("## Import order")[2].partition("```\n")[2].partition("```")[0]
+    lines = [line.partition("#")[0].split() for line in block.splitlines()]
+    return {name: height for height, names in enumerate(lines) for name in names}
+
+
+ORDER = read_order()
+
+
+def height(module: str) -> int:
+    """That of a module by its own name, or by its package's."""
+    return ORDER[module] if module in ORDER else ORDER[module.split(".")[0]]
 
 
 def imported(path: Path) -> set[str]:
+    """The modules of ersac that a file imports, wherever in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ersac":
-            first = node.module.split(".")[1:2]
-            found |= set(first) if first else {alias.name for alias in node.names}
-    return found & set(HEIGHT)
+            module = node.module.removeprefix("ersac").removeprefix(".")
+            inside = {f"{module}.{alias.name}".removeprefix(".") for alias in node.names}
+            found |= (inside & MODULES) or {module}
+    return found & MODULES
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_file_imports_only_from_below(path):
-    own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if own == "__init__":
+    own = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
+    if own.rpartition(".")[2] == "__init__":
         return
-    above = {name for name in imported(path) if HEIGHT[name] > HEIGHT[own]}
-    assert not above
+    assert not {name for name in imported(path) if height(name) > height(own)}
+
+
+def test_the_import_order_names_nothing_that_is_not_there():
+    packages = {name.split(".")[0] for name in MODULES}
+    assert set(ORDER) <= MODULES | packages
+
+
+def test_a_name_is_defined_in_one_module_only():
+    defined: dict[str, set[Path]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name != "main":
+                defined.setdefault(node.name, set()).add(path.relative_to(SOURCE))
+    assert not {name: paths for name, paths in defined.items() if len(paths) > 1}
 
 
 def test_only_disk_writes():

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, lenses, nets
-from ersac.agents.make import make_lens, make_networks
+from ersac import config, nets
+from ersac.agents.build import make_networks, make_normaliser
+from ersac.algorithm import normalise
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, Spec
 from ersac.types import Params, Trajectory
@@ -24,13 +25,13 @@ FLAX = nn.Sequential((nn.Conv(2, (3, 3)), nn.relu, lambda x: x.reshape(*x.shape[
 @pytest.mark.parametrize("space", [Box((84, 84, 4), is_bytes=True), Box((10, 10, 7))])
 def test_images_of_games(space):
     """As they come, seen through the lens: bytes of 84 x 84 with the filters of DQN, a small board with those of MinAtar."""
-    lens = make_lens(config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.PLAIN)
+    normaliser = make_normaliser(config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.NO_NORMALISATION)
     net = nets.convolutional(space.shape, HIDDEN)
     params = net.init(np.random.default_rng(0))
     obs = np.random.default_rng(1).integers(0, 256 if space.is_bytes else 2, (3, *space.shape))
     obs = jnp.asarray(obs, jnp.uint8 if space.is_bytes else jnp.float32)
-    memory = jax.tree.map(jnp.asarray, lens.wrap(()))
-    features = np.asarray(jax.jit(lambda obs: net.apply(params, lens.obs(memory, obs)))(obs))
+    memory = jax.tree.map(jnp.asarray, normaliser.wrap(()))
+    features = np.asarray(jax.jit(lambda obs: net.apply(params, normaliser.obs(memory, obs)))(obs))
     assert features.shape == (3, HIDDEN[-1])
     assert 0.01 < features.std() < 10
     kernels = [layer["w"].shape for layer in params["convolutions"]]
@@ -224,10 +225,10 @@ def test_all_that_is_on_the_sphere_has_one_length_and_keeps_its_own_as_an_angle(
 
 def seen(obs: np.ndarray) -> jax.Array:
     """Vectors [M, n] as a network sees them, once each of them was met."""
-    lens = lenses.relative(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
+    normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
     ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
     t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
-    return lens.obs(lens.observe(jax.tree.map(jnp.asarray, lens.wrap(())), t), obs)
+    return normaliser.obs(normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), t), obs)
 
 
 RNG = np.random.default_rng(5)

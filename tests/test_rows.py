@@ -31,7 +31,7 @@ def batches(rows_in_batch: int, steps: int = 30):
 @pytest.mark.parametrize("rows_in_batch", [1, 17, rows.EQUALITY_LIMIT + 40])  # below and above the sort
 @pytest.mark.parametrize("b2", [0.9, 0.999])
 def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, rows_in_batch):
-    rule, dense_rule = rows.adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
+    rule, dense_rule = rows.row_adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
     store = rows.store({"a": rule, "b": {"c": rule}}, WIDTHS)
     dense = jax.tree.map(jnp.asarray, draw_tables(1))
     data, dense_state = jnp.asarray(store.pack(draw_tables(1))), dense_rule.init(dense)
@@ -51,7 +51,7 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
 
 
 def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
-    store = rows.store(rows.adam(0.1, b1=0.9), 2)
+    store = rows.store(rows.row_adam(0.1, b1=0.9), 2)
     data = jnp.asarray(store.pack(np.ones((STATES, 2))))
     look = lambda row, gradient, time: store.update(data, jnp.asarray(time), jnp.array([row]), jnp.full((1, 2), gradient))
     data = look(3, 1.0, 1)
@@ -65,7 +65,7 @@ def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
 
 def test_a_clock_that_begins_again_forgets_no_step():
     """Single precision counts as far as the clock goes; a run may go further."""
-    store = rows.store(rows.adam(0.1, b1=0.5), 1)
+    store = rows.store(rows.row_adam(0.1, b1=0.5), 1)
     data = jnp.asarray(store.pack(np.ones((STATES, 1), np.float32)))
     look = lambda data, time: store.update(data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1)))
     data = look(data, rows.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
@@ -77,7 +77,7 @@ def test_a_clock_that_begins_again_forgets_no_step():
 
 
 def test_what_is_recalled_is_what_was_kept(float64):
-    store, tables = rows.store({"a": rows.adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS), draw_tables(0)
+    store, tables = rows.store({"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS), draw_tables(0)
     data, index = jnp.asarray(store.pack(tables)), jnp.array([3, 5, 5])
     ones = jax.tree.map(lambda width: jnp.ones((3, width)), WIDTHS)
     data = store.update(data, jnp.asarray(1), index, ones)
@@ -90,7 +90,7 @@ def test_what_is_recalled_is_what_was_kept(float64):
 
 
 def test_packing_loses_nothing():
-    rules = {"a": rows.adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}
+    rules = {"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}
     store, tables = rows.store(rules, WIDTHS), draw_tables(0)
     data = jnp.asarray(store.pack(tables))
     index = jnp.array([[3, 5], [5, 0]])

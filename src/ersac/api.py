@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from ersac import config, display
 from ersac.agents.presets import preset
-from ersac.config import SettingsError, Track, Train, check, default_run, environment, override
-from ersac.envs.make import refuse_if_unfit
-from ersac.study import records, trackers
-from ersac.study.life import begin, live, loop_of, moment, order
-from ersac.study.results import Result, read, write
+from ersac.config import Experiment, SettingsError, Track, check, default_run, environment, override
+from ersac.envs.make import check_fits
+from ersac.runs import records, trackers
+from ersac.runs.results import Result, read_result, write_result
+from ersac.runs.session import loop_of, make_job, map_snapshot, run_session, start_session
 
 if TYPE_CHECKING:
-    from ersac.study.player import Policy
+    from ersac.policy.policy import Policy
 
-__all__ = ["Result", "SettingsError", "load", "make_settings", "read", "run", "train"]
+__all__ = ["Result", "SettingsError", "load", "make_settings", "read_result", "run_experiment", "train"]
 
 Where = str | Callable[[], Any]  # an environment's name, or what makes one of Gymnasium's
 
 
 def make_settings(
     env: Where = "deep-sea", agent: str = "ersac", uncertainty: str | Callable[..., Any] | None = None, **changes: Any
-) -> Train:
+) -> Experiment:
     """Settings by name, checked: an agent's preset with some of its settings, or of its parts', changed."""
-    where = place(env)
+    where = resolve_env(env)
     if "lambda" in changes:
         changes["lam"] = changes.pop("lambda")
-    settings = Train(where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where))
+    settings = Experiment(where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where))
     return check(override(settings, **changes))
 
 
-def place(env: Where) -> config.Environment:
+def resolve_env(env: Where) -> config.Environment:
     """The environment of that name, or that somebody makes, with its defaults."""
     if isinstance(env, str):
         return environment(env)
@@ -63,7 +63,7 @@ def train(
     """
     settings = make_settings(env, agent, uncertainty, **changes)
     track = check(Track(tensorboard, wandb))
-    return run(settings, None if out is None else Path(out), display.choose(show), resume, exact, track=track)
+    return run_experiment(settings, None if out is None else Path(out), display.choose(show), resume, exact, track=track)
 
 
 def load(path: str | Path, *, make: Callable[[], Any] | None = None, torso: Any = None, estimator: Any = None) -> "Policy":
@@ -72,44 +72,44 @@ def load(path: str | Path, *, make: Callable[[], Any] | None = None, torso: Any 
     What was made in Python a file knows only by name: a torso and an estimator have to be given again, what makes the environment only
     where it is to be played in.
     """
-    from ersac.study import player  # jax
+    from ersac.policy import policy  # jax
 
     given = {"make": make, "torso": torso, "estimator": estimator}
-    return player.load(Path(path), **{name: value for name, value in given.items() if value is not None})
+    return policy.load_policy(Path(path), **{name: value for name, value in given.items() if value is not None})
 
 
-def run(
-    settings: Train,
+def run_experiment(
+    settings: Experiment,
     out: Path | None,
     screen: display.Display,
     resume: bool = False,
     exact: bool = False,
-    caught: Callable[[], int] = lambda: 0,
+    poll: Callable[[], int] = lambda: 0,
     track: Track = config.UNTRACKED,
 ) -> Result:
-    """Run checked settings to their end, or until `caught` gives the number of a signal: then Stopped, after a checkpoint."""
+    """Run checked settings to their end, or until `poll` gives the number of a signal: then Stopped, after a checkpoint."""
     began = time.perf_counter()
     with contextlib.ExitStack() as held:
         held.callback(screen.close)
-        trackers.refuse_if_missing(track, out)
+        trackers.require_trackers(track, out)
         if settings.env.depth is not None:
-            config.refuse_if_too_large(settings)  # another's size is known once it is made
+            config.check_memory(settings)  # another's size is known once it is made
         if settings.env.on_host and isinstance(settings.env.make, str):
             raise SettingsError(f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)")
-        refuse_if_unfit(settings.env, display.note)
+        check_fits(settings.env, display.note)
         if out is not None:
-            held.enter_context(records.hold(out, settings, resume))
-            if records.ended(out, settings):
+            held.enter_context(records.hold_run(out, settings, resume))
+            if records.ended_summary(out, settings):
                 display.note(f"{out} has ended already; --episodes can raise its budget")
-                return replace(read(out), settings=settings)  # which may have what only Python can give
-        life = begin(order(settings, out), exact, began)
-        held.callback(loop_of(settings).close, life.program)
-        carry = live(life, screen, held.enter_context(trackers.following(track, out, life.recorder)), caught)
+                return replace(read_result(out), settings=settings)  # which may have what only Python can give
+        session = start_session(make_job(settings, out), exact, began)
+        held.callback(loop_of(settings).close, session.program)
+        carry = run_session(session, screen, held.enter_context(trackers.following(track, out, session.recorder)), poll)
         screen.close()
-        moments = life.recorder.two_moments(moment(life, carry)) if settings.env.has_maps else []
-        facts = (life.recorder.facts(), life.recorder.metrics(), moments)
+        map_snapshots = session.recorder.two_moments(map_snapshot(session, carry)) if settings.env.has_maps else []
+        stats = (session.recorder.stats(), session.recorder.metrics(), map_snapshots)
         last = carry if out is None else None  # else it is in the last checkpoint
-        result = Result(settings, *facts, life.recorder.steps, *life.spent(), life.keeper.departures, out, last)
+        result = Result(settings, *stats, session.recorder.steps, *session.spent(), session.checkpointer.environment_changes, out, last)
         if out is not None:
-            write(result, out)
+            write_result(result, out)
         return result

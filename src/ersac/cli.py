@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from ersac import __version__, config, exits
+from ersac import __version__, config
 from ersac.agents.presets import PRESETS, preset
 from ersac.config import SettingsError
-from ersac.tabular.settings import AGENTS as TABULAR_AGENTS
-from ersac.tabular.settings import TheoryDeepSea, TheoryRegret
+from ersac.runs import exits
+from ersac.theory.settings import AGENTS as TABULAR_AGENTS
+from ersac.theory.settings import TheoryDeepSea, TheoryRegret
 
 USAGE = """usage: ersac COMMAND ...
 
@@ -42,7 +43,7 @@ agents:       {agents}
 
 
 @dataclass(frozen=True)
-class Manner:
+class OutputOptions:
     """How a command tells what it does."""
 
     json: bool = False
@@ -71,7 +72,7 @@ class TrainCommand:
     exact: bool = False
     """Refuse to continue where versions, cores or flags have changed and the bits could differ."""
     track: config.Track = config.UNTRACKED
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class ResumeCommand:
     exact: bool = False
     """Refuse to continue where versions, cores or flags have changed and the bits could differ."""
     track: config.Track = config.UNTRACKED
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class EvalCommand:
     """Which of the run's seeds; by default its first."""
     video: Path | None = None
     """Play a few episodes into this file, .mp4 or .gif, which must not be there yet."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class SweepCommand:
     """Run nothing; write all runs of the sweep to FILE.json and FILE.npz, which must not exist."""
     goals_only: bool = False
     """Of a pack: leave out returns, which `ersac compare` needs and figures of DeepSea do not."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class FigureCommand:
     `results` has the packs that came with the source."""
     out: Path | None = None
     """Where the picture and its numbers go; by default figures/ in the first sweep's directory."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class RunsCommand:
 
     directory: Annotated[Path, tyro.conf.Positional] = Path("runs")
     """Where to look."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class CompareCommand:
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Directories of runs, and packs; runs of one agent in one environment count together."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ class ExportCommand:
     """The file, which must not be there yet: .csv, or .parquet (needs ersac[track])."""
     what: str = "episodes"
     """What is a row: episodes, metrics (what the learner said of itself, by steps) or seeds (verdicts, and every setting)."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ class TheoryCommand:
     settings: TheoryRegret = field(default_factory=TheoryRegret)
     out: Path | None = None
     """Where pictures and numbers go; by default a new directory under runs/."""
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class TheorySeaCommand:
     """A tabular agent on DeepSea."""
 
     settings: TheoryDeepSea = field(default_factory=TheoryDeepSea)
-    manner: Manner = Manner()
+    output: OutputOptions = OutputOptions()
 
 
 Command = TypeVar(
@@ -230,14 +231,14 @@ def main(argv: list[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> int:
     """Find the command."""
     commands: dict[str, Callable[[list[str]], int]] = {
-        "train": train,
+        "train": train_command,
         "resume": resume,
-        "eval": evaluate,
+        "eval": eval_command,
         "sweep": sweep,
         "figure": figure,
         "runs": runs,
-        "compare": compare,
-        "export": export,
+        "compare": compare_command,
+        "export": export_command,
         "theory": theory,
         "bench": bench,
     }
@@ -254,23 +255,23 @@ def dispatch(argv: list[str]) -> int:
     return 0
 
 
-def train(argv: list[str]) -> int:
+def train_command(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
     env_name, *rest = argv
     env = config.environment(env_name)
-    named, uncertainty, network = (chosen(option, rest) for option in ("--agent", "--uncertainty", "--network"))
+    named, uncertainty, network = (pick_option(option, rest) for option in ("--agent", "--uncertainty", "--network"))
     agent = "ersac" if named is None else named
     default = TrainCommand(env, config.default_run(env), preset(agent, uncertainty, network, env), agent, uncertainty)
     command = parse(default, f"ersac train {env_name}", f"agent {agent}", rest)
-    settings = config.check(config.Train(command.env, command.agent, command.learner, command.run))
+    settings = config.check(config.Experiment(command.env, command.agent, command.learner, command.run))
 
-    from ersac.study import records
+    from ersac.runs import records
 
     depth = settings.env.depth
     place = re.sub(r"[^\w.]+", "-", env_name) if depth is None else f"{env_name}-{depth}"
     stem = f"{place}-{agent}-seed{settings.run.seed}"
-    out = command.out or records.place(Path("runs"), stem, settings, command.resume)
-    return go(settings, out, command.resume, command.exact, command.track, command.manner)
+    out = command.out or records.run_directory(Path("runs"), stem, settings, command.resume)
+    return go(settings, out, command.resume, command.exact, command.track, command.output)
 
 
 def resume(argv: list[str]) -> int:
@@ -279,44 +280,45 @@ def resume(argv: list[str]) -> int:
     if command.run is None:
         raise SettingsError("which run? ersac resume RUN")
 
-    from ersac.study import records
+    from ersac.runs import records
 
     changes = {"episodes": command.episodes, "checkpoint_seconds": command.checkpoint_seconds}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = config.check(config.override(records.read_settings(command.run), **given))
-    return go(settings, command.run, True, command.exact, command.track, command.manner)
+    return go(settings, command.run, True, command.exact, command.track, command.output)
 
 
-def go(settings: config.Train, out: Path, resume: bool, exact: bool, track: config.Track, manner: Manner) -> int:
+def go(settings: config.Experiment, out: Path, resume: bool, exact: bool, track: config.Track, output: OutputOptions) -> int:
     """Run, and say how it ended."""
     from ersac import api, display
 
-    with exits.Watch() as watch:
-        result = api.run(settings, out, display.choose(not manner.quiet), resume, exact, watch.caught, track)
-    if not manner.quiet:
-        tell(result)
-    return finish(result.summary(), manner)
+    with exits.SignalWatcher() as watch:
+        result = api.run_experiment(settings, out, display.choose(not output.quiet), resume, exact, watch.poll, track)
+    if not output.quiet:
+        print_result(result)
+    return finish(result.summary(), output)
 
 
-def evaluate(argv: list[str]) -> int:
+def eval_command(argv: list[str]) -> int:
     """`ersac eval RUN ...`."""
     command = parse(EvalCommand(), "ersac eval", "eval", argv)
     if command.run is None:
         raise SettingsError("which run? ersac eval RUN")
-    how, show = config.check(command).how, not command.manner.quiet
+    how, show = config.check(command).how, not command.output.quiet
 
-    from ersac.study import films, results
+    from ersac.policy import video
+    from ersac.runs import results
 
     if command.run.is_dir():
         settings, _ = results.settings_and_summary(command.run)
         results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
-        films.refuse_if_not_filmed(settings.env, command.video)
+        video.refuse_if_not_filmed(settings.env, command.video)
     elif not command.run.exists():
         raise SettingsError(f"{command.run} is neither a run nor a file of result.save()")
 
-    from ersac.study import player  # jax
+    from ersac.policy.policy import open_policy  # imports jax
 
-    policy = player.open_policy(command.run, command.seed)
+    policy = open_policy(command.run, command.seed)
     if command.video is not None:
         policy.film(command.video, sample=how.sample, trial=how.trial, show=show)
     told = policy.evaluate(**vars(how), show=show).as_json()
@@ -324,91 +326,91 @@ def evaluate(argv: list[str]) -> int:
     if show:
         tell_evaluation(f"{agent} on {where}, seed {policy.seed}", told)
     whose = {"run": str(command.run), "env": where, "agent": agent, "seed": policy.seed, "episodes": how.episodes}
-    return finish(whose | told, command.manner)
+    return finish(whose | told, command.output)
 
 
 def sweep(argv: list[str]) -> int:
     """`ersac sweep NAME ...`."""
-    from ersac.study import ladder, sweeps
+    from ersac.sweeps import catalogue, ladder
 
     command = parse(SweepCommand(), "ersac sweep", "sweep", argv)
     if command.name in ladder.LADDERS:
-        return climb(command)
-    if command.name not in sweeps.SWEEPS:
-        print(sweeps.listed() + ladder.listed(), end="")
+        return run_ladder_command(command)
+    if command.name not in catalogue.SWEEPS:
+        print(catalogue.list_sweeps() + ladder.list_ladders(), end="")
     if not command.name:
         return exits.OK
     if command.tasks is not None or command.agents is not None:
         raise SettingsError(f"--tasks and --agents choose from a ladder: ersac sweep ladder; {command.name} has none")
-    home, wanted = planned(command.name, command.scale, command.engine, command.out)
+    home, wanted = plan_sweep(command.name, command.scale, command.engine, command.out)
     if command.pack is not None:
-        return pack_sweep(command, home, wanted)
+        return pack_command(command, home, wanted)
     if command.goals_only:
         raise SettingsError("--goals-only needs --pack FILE")
-    report = swept(f"{command.name}-{command.scale}", wanted, home, command.engine, command.manner)
-    finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.manner)
+    report = sweep_report(f"{command.name}-{command.scale}", wanted, home, command.engine, command.output)
+    finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.output)
     report.verdict(home)
     return exits.OK
 
 
-def pack_sweep(command: SweepCommand, home: Path, wanted: list[Any]) -> int:
+def pack_command(command: SweepCommand, home: Path, wanted: list[Any]) -> int:
     """`ersac sweep NAME --pack FILE`."""
-    from ersac.study import pack
+    from ersac.analysis import pack
 
     assert command.pack is not None
     title = f"{command.name}-{command.scale}"
     again = f"ersac sweep {command.name} --scale {command.scale}"
     packed = pack.pack_sweep(home, title, again, wanted, command.pack, command.goals_only)
     runs, failed = len(packed.runs), len(packed.failed)
-    if not command.manner.quiet:
+    if not command.output.quiet:
         print(f"packed {runs} runs in {command.pack}; {failed} have failed", flush=True)
     result = {"sweep": title, "pack": str(command.pack), "runs": runs, "failed": failed}
-    return finish(result, command.manner)
+    return finish(result, command.output)
 
 
-def climb(command: SweepCommand) -> int:
+def run_ladder_command(command: SweepCommand) -> int:
     """`ersac sweep ladder ...`."""
-    from ersac.study import ladder
+    from ersac.sweeps import ladder
 
     if command.pack is not None or command.goals_only:
         raise SettingsError(f"--pack and --goals-only are not for {command.name}")
-    plan = ladder.plan(command.name, command.scale, command.tasks, command.agents)
+    plan = ladder.plan_ladder(command.name, command.scale, command.tasks, command.agents)
     if command.engine != "local":
         raise SettingsError(f"--engine {command.engine} is not for {command.name}, whose runs are one after the other: leave it out")
     home = command.out or Path("runs") / "sweeps" / plan.title
 
     from ersac import api, display
 
-    with exits.Watch() as watch:
-        climbed = ladder.run(plan, home, api.run, display.choose_for_sweep(not command.manner.quiet), watch.caught)
+    with exits.SignalWatcher() as watch:
+        climbed = ladder.run_ladder(plan, home, api.run_experiment, display.choose_for_sweep(not command.output.quiet), watch.poll)
     rows = ladder.leave(plan, home, display.note)
-    if not command.manner.quiet:
-        print("\n".join([*ladder.tell(plan, climbed, rows), f"records, table and figures: {home}"]), flush=True)
-    finish({"out": str(home), **ladder.as_json(plan, climbed, rows)}, command.manner)
+    if not command.output.quiet:
+        print("\n".join([*ladder.ladder_lines(plan, climbed, rows), f"records, table and figures: {home}"]), flush=True)
+    finish({"out": str(home), **ladder.ladder_json(plan, climbed, rows)}, command.output)
     climbed.report.verdict(home)
     return exits.OK
 
 
-def planned(name: str, scale: str, engine: str, out: Path | None) -> tuple[Path, list[Any]]:
+def plan_sweep(name: str, scale: str, engine: str, out: Path | None) -> tuple[Path, list[Any]]:
     """Where a sweep is, and its runs; or which name was probably meant."""
-    from ersac.study import engines, sweeps
+    from ersac.sweeps import catalogue, engines
 
-    chosen = config.pick("sweep", name, sweeps.SWEEPS)
+    chosen = config.pick("sweep", name, catalogue.SWEEPS)
     size = config.pick("scale", scale, chosen.sizes)
     config.pick("engine", engine, engines.ENGINES)
-    engines.refuse_if_missing(engine)
-    return out or Path("runs") / "sweeps" / f"{name}-{scale}", sweeps.instances(chosen, size)
+    engines.require_engine(engine)
+    return out or Path("runs") / "sweeps" / f"{name}-{scale}", catalogue.instances(chosen, size)
 
 
-def swept(title: str, wanted: list[Any], home: Path, engine: str, manner: Manner) -> Any:
+def sweep_report(title: str, wanted: list[Any], home: Path, engine: str, output: OutputOptions) -> Any:
     """Run what is missing of a sweep, and say how it ended."""
     from ersac import display
-    from ersac.study import engines, runner
+    from ersac.sweeps import engines, runner
 
-    screen = display.choose_for_sweep(not manner.quiet)
-    with exits.Watch() as watch:
-        report = runner.run(title, wanted, home, engines.ENGINES[engine], screen, watch.caught)
-    if not manner.quiet:
+    screen = display.choose_for_sweep(not output.quiet)
+    with exits.SignalWatcher() as watch:
+        report = runner.run_sweep(title, wanted, home, engines.ENGINES[engine], screen, watch.poll)
+    if not output.quiet:
         print(f"{report.ended} of {report.wanted} runs have ended; they are in {home}", flush=True)
     return report
 
@@ -417,7 +419,7 @@ def figure(argv: list[str]) -> int:
     """`ersac figure LABEL ...`."""
     command = parse(FigureCommand(), "ersac figure", "figure", argv)
 
-    from ersac.study import figures, pack
+    from ersac.analysis import figures, pack
 
     if command.label not in figures.FIGURES:
         print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
@@ -429,18 +431,18 @@ def figure(argv: list[str]) -> int:
     parents = []
     for name in names:
         title = f"{name}-{command.scale}"
-        home, wanted = planned(name, command.scale, command.engine, command.records / title)
+        home, wanted = plan_sweep(name, command.scale, command.engine, command.records / title)
         packed = pack.find_pack(command.records, title)
         if packed is None:
-            swept(title, wanted, home, command.engine, command.manner)
+            sweep_report(title, wanted, home, command.engine, command.output)
         runs += [(packed or home, each) for each in wanted]
         parents.append(home if packed is None else packed.path.parent)
     out = command.out or next(iter(parents), Path("runs")) / "figures"
     caption = f"ersac figure {command.label} --scale {command.scale} --network {command.network}"
-    told = figures.make(command.label, runs, command.scale, caption, out)
-    if not command.manner.quiet:
+    told = figures.make_figure(command.label, runs, command.scale, caption, out)
+    if not command.output.quiet:
         print(f"picture: {told['picture']}", flush=True)
-    return finish(told, command.manner)
+    return finish(told, command.output)
 
 
 def runs(argv: list[str]) -> int:
@@ -449,44 +451,44 @@ def runs(argv: list[str]) -> int:
 
     from rich.console import Console
 
-    from ersac.study import listing
+    from ersac.sweeps import listing
 
-    with Console(stderr=True, quiet=command.manner.quiet).status(f"reading {command.directory}") as status:
+    with Console(stderr=True, quiet=command.output.quiet).status(f"reading {command.directory}") as status:
         found = []
         for row in listing.rows(command.directory):
             found.append(row)
             status.update(f"reading {command.directory}: {len(found):,} runs")
-    if not command.manner.quiet:
+    if not command.output.quiet:
         tell_runs(found)
-    return finish(listing.as_json(found), command.manner)
+    return finish(listing.listing_json(found), command.output)
 
 
-def compare(argv: list[str]) -> int:
+def compare_command(argv: list[str]) -> int:
     """`ersac compare PATH [PATH ...]`."""
     command = parse(CompareCommand(), "ersac compare", "compare", argv)
     if not command.runs:
         raise SettingsError("which runs? ersac compare PATH [PATH ...]")
 
     from ersac import display
-    from ersac.study import compare as comparing
+    from ersac.analysis import compare as comparing
 
-    told = comparing.compare(command.runs, display.note)
-    if not command.manner.quiet:
+    told = comparing.compare_runs(command.runs, display.note)
+    if not command.output.quiet:
         tell_comparisons(told)
-    return finish(comparing.as_json(told), command.manner)
+    return finish(comparing.comparisons_json(told), command.output)
 
 
-def export(argv: list[str]) -> int:
+def export_command(argv: list[str]) -> int:
     """`ersac export RUN [RUN ...] --to FILE`."""
     command = parse(ExportCommand(), "ersac export", "export", argv)
     if not command.runs or command.to is None:
         raise SettingsError("which runs, and where to? ersac export RUN [RUN ...] --to FILE.csv")
 
     from ersac import display
-    from ersac.study.export import export as write
+    from ersac.analysis.export import export_runs as write
 
-    tell = (lambda line: None) if command.manner.quiet else (lambda line: print(line, flush=True))
-    return finish(write(command.runs, command.to, command.what, display.note, tell), command.manner)
+    tell = (lambda line: None) if command.output.quiet else (lambda line: print(line, flush=True))
+    return finish(write(command.runs, command.to, command.what, display.note, tell), command.output)
 
 
 def theory(argv: list[str]) -> int:
@@ -499,17 +501,17 @@ def theory(argv: list[str]) -> int:
     command = parse(TheoryCommand(), "ersac theory", "theory", argv)
     settings = config.check(command.settings)
 
-    from ersac.study import records
+    from ersac.runs import records
 
     out = command.out or records.free_name(Path("runs"), "theory")
-    records.refuse_if_taken(out)
+    records.require_unused(out)
 
     from rich.console import Console
 
-    from ersac.study.theory import run_regret
+    from ersac.theory.experiments import run_regret
 
-    numbers = run_regret(settings, out, None if command.manner.quiet else Console())
-    return finish(numbers, command.manner)
+    numbers = run_regret(settings, out, None if command.output.quiet else Console())
+    return finish(numbers, command.output)
 
 
 def theory_deep_sea(argv: list[str]) -> int:
@@ -520,12 +522,12 @@ def theory_deep_sea(argv: list[str]) -> int:
 
     from rich.console import Console
 
-    from ersac.study.theory import run_deep_sea
+    from ersac.theory.experiments import run_deep_sea
 
-    told = run_deep_sea(settings, None if command.manner.quiet else Console())
-    if not command.manner.quiet:
+    told = run_deep_sea(settings, None if command.output.quiet else Console())
+    if not command.output.quiet:
         tell_seeds(told["per_seed"])
-    return finish(told, command.manner)
+    return finish(told, command.output)
 
 
 def bench(argv: list[str]) -> int:
@@ -537,14 +539,14 @@ def bench(argv: list[str]) -> int:
     return int(importlib.import_module("benchmarks").main(argv))
 
 
-def finish(told: dict[str, Any], manner: Manner) -> int:
+def finish(told: dict[str, Any], output: OutputOptions) -> int:
     """End with the numbers on one line, if that was asked for."""
-    if manner.json:
+    if output.json:
         print(json.dumps(told), flush=True)
     return exits.OK
 
 
-def tell(result: Any) -> None:
+def print_result(result: Any) -> None:
     """Say how a run ended."""
     from rich.console import Console
 
@@ -592,7 +594,7 @@ def tell_comparisons(told: list[Any]) -> None:
 
 def tell_runs(found: list[Any]) -> None:
     """Say what there is, a line a run, and how much of each sweep."""
-    from ersac.study import listing
+    from ersac.sweeps import listing
 
     width = max((len(row.run) for row in found), default=0)
     for row in found:
@@ -606,7 +608,7 @@ def tell_runs(found: list[Any]) -> None:
         print("no runs here")
 
 
-def chosen(option: str, argv: list[str]) -> str | None:
+def pick_option(option: str, argv: list[str]) -> str | None:
     """The last value given to an option that decides which other options there are."""
     for number, word in reversed(list(enumerate(argv))):
         if word.startswith(option + "="):

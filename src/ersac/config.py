@@ -26,7 +26,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Between:
+class Range:
     """The values a number may take, ends included unless `above`."""
 
     low: float
@@ -47,7 +47,7 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Having:
+class Callables:
     """Something from Python that has functions of these names."""
 
     what: str
@@ -58,28 +58,28 @@ class Having:
         return all(callable(getattr(value, name, None)) for name in self.names)
 
 
-class Kept(str):
+class NotStored(str):
     """What is left of something from Python once its settings were written: its text."""
 
 
-Count = Annotated[int, Between(1)]
-Episodes = Annotated[int, Between(1, 10**9)]
-Seconds = Annotated[float, Between(0, 1e9)]
-Positive = Annotated[float, Between(0, above=True)]
-NonNegative = Annotated[float, Between(0)]
-Unit = Annotated[float, Between(0, 1)]
-Decay = Annotated[float, Between(0, 0.999999)]
+Count = Annotated[int, Range(1)]
+Episodes = Annotated[int, Range(1, 10**9)]
+Seconds = Annotated[float, Range(0, 1e9)]
+Positive = Annotated[float, Range(0, above=True)]
+NonNegative = Annotated[float, Range(0)]
+Unit = Annotated[float, Range(0, 1)]
+Decay = Annotated[float, Range(0, 0.999999)]
 # Far beyond what is sensible, yet no product of them in a first update leaves single precision: tests/reliability/test_fuzz.py runs them.
-Tau = Annotated[float, Between(1e-5, 1e3)]
-Alpha = Annotated[float, Between(1e-5, 1e3)]
-Scale = Annotated[float, Between(0, 10)]
-Weight = Annotated[float, Between(0, 10)]
-Mu = Annotated[float, Between(0, 100)]
-Rate = Annotated[float, Between(0, 1)]
+Tau = Annotated[float, Range(1e-5, 1e3)]
+Alpha = Annotated[float, Range(1e-5, 1e3)]
+Scale = Annotated[float, Range(0, 10)]
+Weight = Annotated[float, Range(0, 10)]
+Mu = Annotated[float, Range(0, 100)]
+Rate = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Normalise:
     """In whose units the learner sees an environment: the environment's, or those of what was seen so far."""
 
     normalise: bool = True
@@ -88,7 +88,7 @@ class Seen:
     """Rewards over the largest discounted return so far, so that returns are at most about one."""
 
 
-PLAIN = Seen(normalise=False, scale_rewards=False)
+NO_NORMALISATION = Normalise(normalise=False, scale_rewards=False)
 
 
 # Traits of an environment are class attributes and properties, so they are no settings.
@@ -100,16 +100,16 @@ class DeepSea:
     STEPS_PER_SECOND: ClassVar = math.inf  # the learner decides
     id: ClassVar = ""  # there is one only
     envs: ClassVar = 1
-    seen: ClassVar = PLAIN
+    seen: ClassVar = NO_NORMALISATION
     on_host: ClassVar[Literal[False]] = False  # it runs on the device, inside the compiled loop
     has_maps: ClassVar[Literal[True]] = True  # a value for each cell of a grid can be drawn
     reports_returns: ClassVar = False  # whether the goal was reached says all
 
-    depth: Annotated[int, Between(1, 1000)] = 20
+    depth: Annotated[int, Range(1, 1000)] = 20
     """Rows and columns of the grid; an episode has this many steps."""
     stochastic: bool = False
     """Right moves slip with probability 1 / depth, and the two end cells of the last row pay noise."""
-    mapping_seed: Annotated[int, Between(0, 2**32 - 1)] | None = None
+    mapping_seed: Annotated[int, Range(0, 2**32 - 1)] | None = None
     """Seed of the map from actions to left and right; by default each run's own seed (bsuite's sweep uses 42)."""
 
     @property
@@ -131,11 +131,11 @@ class Gymnax:
     stochastic: ClassVar = False  # as DeepSea means it: bsuite has another rule for solved then
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
-    envs: Annotated[int, Between(1, 65_536)] = 16
+    envs: Annotated[int, Range(1, 65_536)] = 16
     """Copies of it that are acted in side by side."""
     target: float | None = None
     """The return from which on an episode counts as one that reached its goal."""
-    seen: Seen = Seen()
+    seen: Normalise = Normalise()
 
 
 @dataclass(frozen=True)
@@ -151,21 +151,21 @@ class Gym:
     stochastic: ClassVar = False
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
-    envs: Annotated[int, Between(1, 4_096)] = 16
+    envs: Annotated[int, Range(1, 4_096)] = 16
     """Copies of it that are acted in side by side."""
-    workers: Annotated[int, Between(0, 1_024)] = 0
+    workers: Annotated[int, Range(0, 1_024)] = 0
     """Processes that step them; 0: this one does. Worth it where a step takes over a millisecond."""
     target: float | None = None
     """The return from which on an episode counts as one that reached its goal; by default the environment's own threshold, if any."""
-    make: Annotated[Any, Having("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
+    make: Annotated[Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
     """What makes one, from Python only; by default Gymnasium, by its id."""
-    frames: Annotated[int, Between(1, 64)] = 1
+    frames: Annotated[int, Range(1, 64)] = 1
     """Observations that are stacked to one, the last ones."""
     lockstep: bool = False
     """Act and learn in turn, exactly reproducibly; else side by side."""
-    max_staleness: Annotated[int, Between(1, 1_000)] = 1
+    max_staleness: Annotated[int, Range(1, 1_000)] = 1
     """Side by side, how many rollouts the parameters that act may be behind those that learn; acting waits for more."""
-    seen: Seen = Seen()
+    seen: Normalise = Normalise()
 
 
 Environment = DeepSea | Gymnax | Gym
@@ -207,7 +207,7 @@ class Optimist:
 class Ensemble:
     """Reward heads with randomised priors; sigma2 is their variance."""
 
-    members: Annotated[int, Between(2, 1000)] = 10
+    members: Annotated[int, Range(2, 1000)] = 10
     """Reward heads."""
     prior_scale: Scale = 0.05
     """Standard deviation of a member's prior at a state it has never seen."""
@@ -217,7 +217,7 @@ class Ensemble:
     """Share of its error that a member corrects at each visit."""
     shared: bool = False
     """Members also read, and train, the layers of policy and critic: the paper's auxiliary task. Else each is a table beside its prior."""
-    noise_variance: Annotated[float, Between(0, 100)] | None = None
+    noise_variance: Annotated[float, Range(0, 100)] | None = None
     """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
 
 
@@ -225,11 +225,11 @@ class Ensemble:
 class Posterior:
     """Members that are samples of the Gaussian posterior, in closed form; sigma2 is their variance."""
 
-    members: Annotated[int, Between(2, 1000)] = 10
+    members: Annotated[int, Range(2, 1000)] = 10
     """Samples."""
     prior_scale: Scale = 0.1
     """Standard deviation of a member at a pair that was never tried."""
-    noise_variance: Annotated[float, Between(0, 100)] = 1e-5
+    noise_variance: Annotated[float, Range(0, 100)] = 1e-5
     """Variance of the noise that goes with each step: what one visit tells is worth its inverse."""
     sigma_scale: Scale = 1.0
     """Factor on sigma."""
@@ -247,7 +247,7 @@ class Counts:
 class Rnd:
     """Random network distillation; sigma2 is the error on a fixed random network."""
 
-    outputs: Annotated[int, Between(1, 4_096)] = 16
+    outputs: Annotated[int, Range(1, 4_096)] = 16
     """Random targets of each action."""
     predictor_rate: Unit = 0.3
     """Share of its error that the predictor corrects at each visit."""
@@ -259,7 +259,7 @@ class Rnd:
 class HashedCounts:
     """Visit counts of vectors by the signs of random projections; sigma2 is sigma_scale^2 / (1 + n(code, a))."""
 
-    bits: Annotated[int, Between(1, 22)] = 16
+    bits: Annotated[int, Range(1, 22)] = 16
     """Random projections, whose signs are an observation's code."""
     sigma_scale: Scale = 0.015
     """Sigma of a code that was never tried."""
@@ -269,35 +269,35 @@ class HashedCounts:
 class BayesianLinear:
     """Bayesian linear regression of the reward on random features of vectors; sigma2 is its posterior variance."""
 
-    features: Annotated[int, Between(1, 4_096)] = 256
+    features: Annotated[int, Range(1, 4_096)] = 256
     """Random features."""
     prior_scale: Scale = 0.05
     """Prior standard deviation of the reward at every observation."""
-    noise_variance: Annotated[float, Between(0, 100)] = 2.5e-4
+    noise_variance: Annotated[float, Range(0, 100)] = 2.5e-4
     """Variance of the reward's noise: what one visit tells is worth its inverse."""
     sigma_scale: Scale = 0.3
     """Factor on sigma."""
 
 
 @dataclass(frozen=True)
-class Own:
+class CustomEstimator:
     """An estimator of your own, from Python: see docs/your-estimator.md."""
 
     name: Annotated[str, tyro.conf.Suppress] = ""
-    estimator: Annotated[Any, Having("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
+    estimator: Annotated[Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
     """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
 
 
-Estimator = Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | Own
+Estimator = Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator
 
 
 @dataclass(frozen=True)
-class Fresh:
+class OnPolicy:
     """On-policy: every rollout is learned from when it is new, and not kept."""
 
-    passes: Annotated[int, Between(1, 1000)] = 1
+    passes: Annotated[int, Range(1, 1000)] = 1
     """Passes over the new rollouts of all environments."""
-    minibatch: Annotated[int, Between(1, 65_536)] | None = None
+    minibatch: Annotated[int, Range(1, 65_536)] | None = None
     """Rollouts in an update, at most; by default those of all environments."""
 
 
@@ -305,11 +305,11 @@ class Fresh:
 class Replay:
     """Whole rollouts are kept with their noise, and drawn again by priority."""
 
-    capacity: Annotated[int, Between(1, 10**7)] = 10_000
+    capacity: Annotated[int, Range(1, 10**7)] = 10_000
     """Rollouts that are kept; a new one takes the place of the oldest."""
-    batch: Annotated[int, Between(1, 65_536)] = 16
+    batch: Annotated[int, Range(1, 65_536)] = 16
     """Rollouts in an update."""
-    updates: Annotated[int, Between(1, 10_000)] = 2
+    updates: Annotated[int, Range(1, 10_000)] = 2
     """Updates after each rollout."""
     offline_fraction: Unit = 0.97
     """Share of the rollouts learned from that are drawn from those kept; the others are the newest one."""
@@ -326,8 +326,8 @@ class ActorCritic:
     CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
-    uncertainty: Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | Own = Ensemble()
-    feed: Fresh | Replay = Fresh()
+    uncertainty: Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator = Ensemble()
+    buffer: OnPolicy | Replay = OnPolicy()
     first_visit: bool = False
     """Count sigma only where an observation is met for the first time in its episode, as far as the rollout shows it: for layouts that are
     new in every episode. Takes longer rollouts."""
@@ -335,7 +335,7 @@ class ActorCritic:
     """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
     every_bonus: bool = False
     """Count the bonus of every action, as likely as it is; else that of the action taken, as Algorithm 1 does."""
-    rollout: Annotated[int, Between(1, 10_000)] = 50
+    rollout: Annotated[int, Range(1, 10_000)] = 50
     """Steps between updates."""
     gamma: Unit = 0.998
     """Discount."""
@@ -344,14 +344,14 @@ class ActorCritic:
     network: Literal["mlp", "table"] = "table"
     """mlp: policy, value and uncertainty each have a network, whose first layer is looked up where observations are integers; images have
     filters. table: every integer observation has a row of its own in every head; arrays have networks that Adam trains."""
-    hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (64, 64)
+    hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (64, 64)
     """Widths of the layers; the first is looked up where observations are integers."""
-    estimator_hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (256,)
+    estimator_hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (256,)
     """Widths of the layers of the uncertainty's network."""
-    upper_percent: Annotated[int, Between(1, 99)] = 10
+    upper_percent: Annotated[int, Range(1, 99)] = 10
     """Percent of a correction that is made above the first layer, by what observations share. A whole number, which is static: who only
     acts knows it without being told the numbers."""
-    torso: Annotated[Any, Having("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
+    torso: Annotated[Any, Callables("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
     """A flax module instead of those layers, from Python only."""
     learning_rate: Rate = 5e-4
     """Adam step of what states share: the layers and the rows of the first one."""
@@ -359,24 +359,24 @@ class ActorCritic:
     """Adam's first decay."""
     b2: Decay = 0.999
     """Adam's second decay."""
-    policy_rate: Annotated[float, Between(0, 100)] = 0.06
+    policy_rate: Annotated[float, Range(0, 100)] = 0.06
     """Step per visit of a state's logits, in units of the advantage over its scale."""
     value_rate: Unit = 0.15
     """Share of its error that a state's value corrects at each visit."""
-    advantage_limit: Annotated[float, Between(0, 1e9, above=True)] = 10.0
+    advantage_limit: Annotated[float, Range(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights, or spreads."""
     by_spread: bool = False
     """The sampled critic's advantages count in units of their root mean square wherever that is above the entropy weight. Where chance has
     a say, which at sea it has not, they are many times what is left of tau; clipped at that they would tell how often an action pays, not
     how much."""
-    spread_share: Annotated[float, Between(0, 1)] = 1.0
+    spread_share: Annotated[float, Range(0, 1)] = 1.0
     """With --by-spread, the least scale of advantages as a share of their root mean square."""
     spread_decay: Decay = 0.0
     """With --by-spread, the decay of a running mean square; the scale follows the larger of it and the batch's."""
     past_ends: bool = False
     """An episode that terminates early is credited the mean bonus and entropy of the steps that it forgoes, up to the longest episode so
     far. Else a goal that ends an episode forfeits them, which may be worth more than the goal."""
-    logit_limit: Annotated[int, Between(1, 1000)] | None = None
+    logit_limit: Annotated[int, Range(1, 1000)] | None = None
     """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
     A whole number, which is static: who only acts knows it without being told the numbers."""
     value_weight: Weight = 0.5
@@ -393,13 +393,13 @@ class BootDQN:
     STEPS_PER_SECOND: ClassVar = 500
     CHUNK_MOST: ClassVar = 1000
 
-    members: Annotated[int, Between(2, 1000)] = 10
+    members: Annotated[int, Range(2, 1000)] = 10
     """Q-networks; one of them acts through an episode."""
-    rollout: Annotated[int, Between(1, 10_000)] = 1
+    rollout: Annotated[int, Range(1, 10_000)] = 1
     """Steps between updates, of which there are then as many as environments."""
     gamma: Unit = 0.99
     """Discount."""
-    hidden: tuple[Annotated[int, Between(1, 65_536)], ...] = (50, 50)
+    hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (50, 50)
     """Widths of each member's layers; the first is a table of rows where observations are integers."""
     learning_rate: Rate = 1e-3
     """Adam step."""
@@ -407,19 +407,19 @@ class BootDQN:
     """Adam's first decay."""
     b2: Decay = 0.999
     """Adam's second decay."""
-    batch: Annotated[int, Between(1, 65_536)] = 128
+    batch: Annotated[int, Range(1, 65_536)] = 128
     """Transitions drawn from the replay for each update."""
-    replay: Annotated[int, Between(1, 10**7)] = 10_000
+    replay: Annotated[int, Range(1, 10**7)] = 10_000
     """Transitions that are remembered; a new one takes the place of the oldest."""
-    least_replay: Annotated[int, Between(1, 10**7)] = 128
+    least_replay: Annotated[int, Range(1, 10**7)] = 128
     """Transitions before the first update."""
-    target_period: Annotated[int, Between(1, 10**6)] = 4
+    target_period: Annotated[int, Range(1, 10**6)] = 4
     """Updates between refreshes of the target nets."""
     mask_share: Unit = 0.5
     """Probability that a member learns from a transition at all."""
     prior_scale: Scale = 3.0
     """Factor on the priors, which are networks like those that are trained."""
-    noise_variance: Annotated[float, Between(0, 100)] | None = None
+    noise_variance: Annotated[float, Range(0, 100)] | None = None
     """Variance of the noise stored with each transition and added to the members' rewards, in the
     environment's units; none in bsuite."""
 
@@ -442,20 +442,20 @@ UNCERTAINTIES: dict[str, type[Estimator]] = {
 class Run:
     """How much is run, and where it goes."""
 
-    seeds: Annotated[int, Between(1, 10_000)] = 4
+    seeds: Annotated[int, Range(1, 10_000)] = 4
     """How many seeds are trained side by side."""
-    seed: Annotated[int, Between(0, 2**31 - 1)] = 0
+    seed: Annotated[int, Range(0, 2**31 - 1)] = 0
     """The first seed; the others follow it."""
     episodes: Episodes = 100_000
     """Episodes of each seed, at most."""
     stop_when_solved: bool = True
     """Stop early once every seed is solved (reliable: 80 of the last 100 episodes)."""
-    chunk: Annotated[int, Between(1, 100_000)] | None = None
+    chunk: Annotated[int, Range(1, 100_000)] | None = None
     """Rollouts in one compiled call, between two of which progress is shown and signals are heard; by default 100, of boot-dqn
     1000, or as many as fit into two seconds."""
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more where that would cost over 2 % of the time."""
-    steps: Annotated[int, Between(1, 10**12)] | None = None
+    steps: Annotated[int, Range(1, 10**12)] | None = None
     """Steps of each seed, after which episodes do not count and the run ends with its chunk; by default only episodes are counted."""
 
 
@@ -476,16 +476,16 @@ UNTRACKED = Track()
 class Evaluate:
     """How what was trained is judged."""
 
-    episodes: Annotated[int, Between(1, 10**7)] = 100
+    episodes: Annotated[int, Range(1, 10**7)] = 100
     """Episodes that are played, each to its end."""
     sample: bool = False
     """Draw actions from the policy, as in training; else the best one is taken."""
-    trial: Annotated[int, Between(0, 100_000)] = 0
+    trial: Annotated[int, Range(0, 100_000)] = 0
     """Which episodes: another number gives others, and none gives those of training."""
 
 
 @dataclass(frozen=True)
-class Train:
+class Experiment:
     """Everything that decides a run's numbers."""
 
     env: DeepSea | Gymnax | Gym = DeepSea()
@@ -504,18 +504,20 @@ def default_run(env: Environment) -> Run:
     return Run(seeds=1, episodes=10**9, steps=STEPS, stop_when_solved=False)
 
 
-def rollouts_per_chunk(settings: Train) -> int:
+def rollouts_per_chunk(settings: Experiment) -> int:
     """Rollouts in one compiled call: as set, or else an estimate from the settings alone, so that a resumed run is cut the same way."""
     learner, envs = settings.learner, settings.env.envs
-    feed = learner.feed if isinstance(learner, ActorCritic) else None
-    learned = 1 + feed.batch * feed.updates / envs / LEARNED_AT_ONCE if isinstance(feed, Replay) else 1  # against one update a rollout
+    buffer = learner.buffer if isinstance(learner, ActorCritic) else None
+    learned = (
+        1 + buffer.batch * buffer.updates / envs / LEARNED_AT_ONCE if isinstance(buffer, Replay) else 1
+    )  # against one update a rollout
     pace = min(learner.STEPS_PER_SECOND, settings.env.STEPS_PER_SECOND)
     fits = int(CHUNK_SECONDS * pace / (learned * settings.run.seeds * envs * learner.rollout))
     return settings.run.chunk or max(1, min(learner.CHUNK_MOST, fits))
 
 
 @dataclass(frozen=True)
-class Size:
+class EnvSize:
     """How large an environment is, as far as memory goes."""
 
     states: int  # where observations are discrete, else 0
@@ -524,18 +526,18 @@ class Size:
     numbers: int = 1  # in an observation
 
 
-def bytes_needed(settings: Train, size: Size | None = None) -> int:
+def bytes_needed(settings: Experiment, size: EnvSize | None = None) -> int:
     """About what the state of a run and one of its chunks take; the state is once on the host and once on its device when it begins.
 
     size: of the environment; that of DeepSea is in its settings.
     """
     if size is None:
         assert settings.env.depth is not None
-        size = Size(settings.env.depth**2, 4, 2)
+        size = EnvSize(settings.env.depth**2, 4, 2)
     states, n_actions, envs = size.states, size.n_actions, settings.env.envs
     steps = rollouts_per_chunk(settings) * settings.learner.rollout * envs
     match settings.learner:
-        case ActorCritic(uncertainty=uncertainty, feed=feed, hidden=hidden, rollout=length, every_action=every):
+        case ActorCritic(uncertainty=uncertainty, buffer=buffer, hidden=hidden, rollout=length, every_action=every):
             members = uncertainty.members if isinstance(uncertainty, Ensemble | Posterior) else 0
             heads = members * n_actions if isinstance(uncertainty, Ensemble) else 0
             outputs = n_actions + (n_actions if every else 1)  # policy, value
@@ -551,7 +553,9 @@ def bytes_needed(settings: Train, size: Size | None = None) -> int:
                 layers += 9 * hidden[0] * size.observation_bytes
             observed = -(-size.observation_bytes // 4)
             kept = observed + length * (5 + observed + members)  # of a rollout
-            replay, update = (feed.capacity * (kept + 1), feed.batch * length * 8 * sum(hidden)) if isinstance(feed, Replay) else (0, 0)
+            replay, update = (
+                (buffer.capacity * (kept + 1), buffer.batch * length * 8 * sum(hidden)) if isinstance(buffer, Replay) else (0, 0)
+            )
             drawn = members + 7 + observed
         case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
             own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
@@ -583,7 +587,7 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def refuse_if_too_large(settings: Train, size: Size | None = None) -> None:
+def check_memory(settings: Experiment, size: EnvSize | None = None) -> None:
     """SettingsError where a run cannot fit into this machine."""
     have, need = memory_bytes(), bytes_needed(settings, size)
     if need > have:
@@ -598,7 +602,7 @@ def refuse_if_too_large(settings: Train, size: Size | None = None) -> None:
         raise SettingsError(f"{what} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
 
 
-def largest(settings: Train, name: str, have: int, size: Size | None = None) -> int:
+def largest(settings: Experiment, name: str, have: int, size: EnvSize | None = None) -> int:
     """The largest value of a setting, up to the one it has, for which a run fits, or 0."""
     now = next(value for path, _, value in leaves(settings) if path[-1] == name)
     return bisect.bisect(range(1, now + 1), have, key=lambda value: bytes_needed(override(settings, **{name: value}), size))
@@ -610,7 +614,7 @@ def named(env: Environment) -> str:
     return f"{kind}:{env.id}" if env.id else kind
 
 
-def sea(settings: Train) -> DeepSea:
+def sea(settings: Experiment) -> DeepSea:
     """The sea of a run that is on one."""
     assert settings.env.has_maps, f"{named(settings.env)} is no sea"
     return settings.env
@@ -735,10 +739,10 @@ def expected(hint: Any) -> str:
             return " or ".join("none" if kind is type(None) else expected(kind) for kind in kinds)
         case origin, (kind, *_) if origin is tuple:
             return f"one or more of: {expected(kind)}"
-        case origin, (_, Having(what), *_) if origin is Annotated:
+        case origin, (_, Callables(what), *_) if origin is Annotated:
             return f"{what} or none"
         case origin, (kind, *extras) if origin is Annotated:
-            return " ".join([expected(kind), *(str(extra) for extra in extras if isinstance(extra, Between))])
+            return " ".join([expected(kind), *(str(extra) for extra in extras if isinstance(extra, Range))])
     return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "text")
 
 
@@ -760,9 +764,9 @@ def _converted(hint: Any, value: Any) -> Any:
             return tuple(_converted(kind, item) for item in items)
         case origin, (kind, *extras) if origin is Annotated:
             value = _converted(kind, value)
-            given = value is not None and not isinstance(value, Kept)
+            given = value is not None and not isinstance(value, NotStored)
             if any(
-                (isinstance(extra, Between) and value not in extra) or (isinstance(extra, Having) and given and value not in extra)
+                (isinstance(extra, Range) and value not in extra) or (isinstance(extra, Callables) and given and value not in extra)
                 for extra in extras
             ):
                 raise ValueError(value)

@@ -63,7 +63,7 @@ class Silent:
         """Nothing."""
 
 
-class Lines:
+class PlainLines:
     """A plain line every two seconds."""
 
     def __init__(self, console: Console, words: Callable[[Any], str]) -> None:
@@ -176,7 +176,7 @@ def choose(show: bool, console: Console | None = None) -> Display:
     console = console or Console()
     if not show:
         return Silent()
-    return Screen(console) if console.is_terminal else Lines(console, run_words)
+    return Screen(console) if console.is_terminal else PlainLines(console, run_words)
 
 
 def choose_for_sweep(show: bool) -> Display:
@@ -184,7 +184,7 @@ def choose_for_sweep(show: bool) -> Display:
     console = Console()
     if not show:
         return Silent()
-    return Bar(console) if console.is_terminal else Lines(console, sweep_words)
+    return Bar(console) if console.is_terminal else PlainLines(console, sweep_words)
 
 
 def eta(status: Status) -> str:

@@ -203,7 +203,7 @@ def linear_head(width: int, n_out: int, gain: float) -> Head:
     return Head(lambda rng: Params(net.init(rng), {}), lambda dense, rows, obs, features: net.apply(dense, features), {})
 
 
-def apart(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
+def separate_head(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
     """A linear head on a torso of its own: nobody has to weigh its loss against another's."""
     torso = dense_torso(net, shape)
     top = linear(torso.width, n_out, gain)
@@ -322,7 +322,7 @@ def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Ne
     return Net(lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply)
 
 
-def bounded(logits: Array, limit: float | Array) -> Array:
+def limit_logit_gap(logits: Array, limit: float | Array) -> Array:
     """Logits below the largest one, none by more than `limit`; backwards as if there were no limit.
 
     A sampled gradient shrinks with the probability of its action. Without a limit an action that was given up too soon stays given up.

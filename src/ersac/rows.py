@@ -38,7 +38,7 @@ class Touch(NamedTuple):
 class Rule(NamedTuple):
     """An optimiser for rows [M, n]: how many moments of that shape it keeps, and the step it takes."""
 
-    moments: int
+    map_snapshots: int
     step: Callable[[list[Array], Array, Touch], tuple[Array, list[Array]]]  # (moments, gradient, touch) -> (step, moments)
 
 
@@ -59,23 +59,23 @@ def per_visit(rate: float | Array, steps: int) -> Rule:
     m rate / (1 + (m - 1) rate) of its mean error: below one whatever m is, where the plain sum would overshoot.
     """
 
-    def step(moments: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
         damping = 1 + (touch.occurrences - 1) * jnp.minimum(rate, 1.0)
-        return -rate * steps * gradient / damping, moments
+        return -rate * steps * gradient / damping, map_snapshots
 
     return Rule(0, step)
 
 
-def descent(rate: float | Array) -> Rule:
+def row_descent(rate: float | Array) -> Rule:
     """Plain gradient descent."""
-    return Rule(0, lambda moments, gradient, touch: (-rate * gradient, moments))
+    return Rule(0, lambda map_snapshots, gradient, touch: (-rate * gradient, map_snapshots))
 
 
-def adam(learning_rate: float | Array, b1: float | Array = 0.9, b2: float | Array = 0.999, eps: float = 1e-8) -> Rule:
+def row_adam(learning_rate: float | Array, b1: float | Array = 0.9, b2: float | Array = 0.999, eps: float = 1e-8) -> Rule:
     """Adam whose moments decay by the steps a row has been idle; equal to dense Adam at b1 = 0."""
 
-    def step(moments: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
-        first, second = moments
+    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+        first, second = map_snapshots
         time = touch.time.astype(gradient.dtype)
         first = b1**touch.idle * first + (1 - b1) * gradient
         second = b2**touch.idle * second + (1 - b2) * jnp.square(gradient)
@@ -111,7 +111,7 @@ def store(rules: Tree, widths: Tree) -> Store:
     """Tables of those widths, each moved by its own rule (two trees of the same names)."""
     each, names = jax.tree.flatten(rules, is_leaf=lambda x: isinstance(x, Rule))
     spans = jax.tree.leaves(widths)
-    kept = [span for rule, span in zip(each, spans, strict=True) for _ in range(rule.moments)]
+    kept = [span for rule, span in zip(each, spans, strict=True) for _ in range(rule.map_snapshots)]
     edges = [0, *itertools.accumulate([*spans, *kept])]
     cut = lambda data: [data[..., a:b] for a, b in itertools.pairwise(edges)]
 
@@ -133,11 +133,11 @@ def store(rules: Tree, widths: Tree) -> Store:
         *summed, occurrences = jnp.split(sum_duplicates(index, jnp.concatenate([*flat, ones], axis=1)), edges[1 : len(spans) + 1], axis=1)
         rows = data[index]  # [M, W]
         parts = cut(rows)
-        parameters, moments = parts[: len(spans)], iter(parts[len(spans) :])
+        parameters, map_snapshots = parts[: len(spans)], iter(parts[len(spans) :])
         touch = Touch(steps_since(rows[:, -1:], time), occurrences, time)
         moved, remembered = [], []
         for rule, old, gradient in zip(each, parameters, summed, strict=True):
-            step, new_moments = rule.step(list(itertools.islice(moments, rule.moments)), gradient, touch)
+            step, new_moments = rule.step(list(itertools.islice(map_snapshots, rule.map_snapshots)), gradient, touch)
             moved.append(old + step)
             remembered += new_moments
         # Every occurrence of a row has computed the same new row, so the order in which duplicates are written is immaterial.

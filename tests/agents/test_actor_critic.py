@@ -7,8 +7,8 @@ from jax import numpy as jnp
 
 from ersac import config, nets
 from ersac.agents import actor_critic as ac
+from ersac.agents.build import make_agent, make_optimisers, make_parts
 from ersac.agents.critics import BATCH
-from ersac.agents.make import make_agent, make_optimisers, make_parts
 from ersac.agents.presets import PRESETS, TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Params, Trajectory
@@ -27,9 +27,9 @@ def undamped(steps: int) -> dict[str, jax.Array]:
 def test_nothing_is_given_up_for_good():
     """An action counts at most `limit` below the best, and what it learns from being taken is what it would learn without a limit."""
     logits = jnp.array([[20.0, 0.0, 15.0], [1.0, 2.0, 3.0]])
-    np.testing.assert_allclose(nets.bounded(logits, 8.0), [[0.0, -8.0, -5.0], [-2.0, -1.0, 0.0]])
-    climb = lambda x: jax.nn.log_softmax(nets.bounded(x, 8.0))[0, 1]
-    p = jax.nn.softmax(nets.bounded(logits, 8.0))[0]
+    np.testing.assert_allclose(nets.limit_logit_gap(logits, 8.0), [[0.0, -8.0, -5.0], [-2.0, -1.0, 0.0]])
+    climb = lambda x: jax.nn.log_softmax(nets.limit_logit_gap(x, 8.0))[0, 1]
+    p = jax.nn.softmax(nets.limit_logit_gap(logits, 8.0))[0]
     np.testing.assert_allclose(jax.grad(climb)(logits)[0], jnp.array([0.0, 1.0, 0.0]) - p, atol=1e-6)
 
 
@@ -61,8 +61,8 @@ def test_tau_moves_only_where_the_game_has_a_second_player(name):
 def test_the_policy_is_sampled_as_it_says(settings):
     agent = make_agent(config.override(settings, policy_rate=3.0), ENV)
     learner, _, _ = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(1))
-    chance = agent.chance(jax.random.key(0), 100_000)
-    every = jax.jit(jax.vmap(lambda obs: jax.vmap(lambda one: agent.act(learner, (), obs, one))(chance)))
+    action_noise = agent.action_noise(jax.random.key(0), 100_000)
+    every = jax.jit(jax.vmap(lambda obs: jax.vmap(lambda one: agent.act(learner, (), obs, one))(action_noise)))
     action, told = every(jnp.arange(12))
     log_mu = agent.log_mu(told, action)
     share = np.asarray(action).mean(axis=1)
@@ -78,7 +78,7 @@ def test_masked_steps_teach_nothing(float64, name):
     settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init(settings, parts, optimisers, 0.1, np.random.default_rng(0))
+    learner = ac.init_actor_critic(settings, parts, optimisers, 0.1, np.random.default_rng(0))
     t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
     t = t._replace(mask=jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
 
@@ -86,7 +86,9 @@ def test_masked_steps_teach_nothing(float64, name):
         rows, running = optimisers.rows.look_up(learner.params.rows, t.obs), ac.Running(jnp.asarray(0.1), jnp.asarray(0.2))
         arguments = learner.log_tau, learner.memory, t, undamped(6), running
         alone = lambda of: jax.tree.map(lambda x: x[0], jax.vmap(lambda _: of(), axis_name=BATCH)(jnp.zeros(1)))
-        one = lambda dense, rows, log_tau: alone(lambda: ac.loss(settings, parts, Params(dense, rows), log_tau, *arguments[1:]))
+        one = lambda dense, rows, log_tau: alone(
+            lambda: ac.actor_critic_loss(settings, parts, Params(dense, rows), log_tau, *arguments[1:])
+        )
         return jax.tree.leaves(jax.jit(jax.grad(one, (0, 1, 2), has_aux=True))(learner.params.dense, rows, learner.log_tau))
 
     other = t._replace(reward=t.reward.at[2].set(99.0), action=t.action.at[2].set(1 - t.action[2]), log_mu=t.log_mu.at[2].add(-0.3))
@@ -110,11 +112,11 @@ def gradients(t=None, **changes):
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4), **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1)) if t is None else t
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
-    return jax.jit(jax.grad(lambda dense: ac.loss(settings, parts, Params(dense, rows), *rest)[0]))(learner.params.dense)
+    return jax.jit(jax.grad(lambda dense: ac.actor_critic_loss(settings, parts, Params(dense, rows), *rest)[0]))(learner.params.dense)
 
 
 def test_an_advantage_counts_up_to_its_limit():
@@ -145,11 +147,11 @@ def test_values_move_towards_their_targets_and_targets_stand_still():
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(7, 1))
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
-    one = lambda rows: ac.loss(settings, parts, Params(learner.params.dense, rows), *rest)
+    one = lambda rows: ac.actor_critic_loss(settings, parts, Params(learner.params.dense, rows), *rest)
     gradient, (mean_error, _, _) = jax.jit(jax.grad(one, has_aux=True))(rows)
     own = np.asarray(gradient["value"]["own"])[:, 0]  # [T+1]
     assert own[-1] == 0
@@ -162,14 +164,14 @@ def test_damping_weighs_the_steps_of_each_head_and_of_no_other():
     settings = config.check(config.override(PRESETS["ersac"], by_spread=False, rollout=50, hidden=(16,)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1))
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
 
     @jax.jit
     @jax.grad
     def gradient(params, damping):
-        return ac.loss(settings, parts, params, learner.log_tau, learner.memory, t, damping, NOTHING_YET)[0]
+        return ac.actor_critic_loss(settings, parts, params, learner.log_tau, learner.memory, t, damping, NOTHING_YET)[0]
 
     params, ones = Params(learner.params.dense, rows), undamped(50)
     whole = gradient(params, ones)
@@ -188,7 +190,7 @@ def test_running_means_move_as_stated(float64, decay):
     squares, extras = np.random.default_rng(0).exponential(size=(2, 300))
     running, plain = NOTHING_YET, 0.0
     for time, (square, extra) in enumerate(zip(squares, extras, strict=True), start=1):
-        running = ac.moved(running, ac.Running(jnp.asarray(square), jnp.asarray(extra)), decay, jnp.asarray(time))
+        running = ac.update_running(running, ac.Running(jnp.asarray(square), jnp.asarray(extra)), decay, jnp.asarray(time))
         plain = extras[:time].mean() if time <= 100 else 0.99 * plain + 0.01 * extra
         known = (1 - decay) * np.sum(decay ** np.arange(time)[::-1] * squares[:time]) if decay else 0.0
         np.testing.assert_allclose(running.advantage_square, known, rtol=1e-11)

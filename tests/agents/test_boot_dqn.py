@@ -10,13 +10,13 @@ from scipy import stats
 import ersac
 from ersac import api, config
 from ersac.agents import boot_dqn
-from ersac.agents.make import make_agent, make_lens
+from ersac.agents.build import make_agent, make_normaliser
 from ersac.agents.presets import PRESETS
 from ersac.envs.base import Box, Discrete, Env, Spec
 from ersac.envs.deep_sea import deep_sea
-from ersac.loops import actor_learner, on_device
-from ersac.loops.rollout import begin, interact
-from ersac.study import records
+from ersac.loops import device, host
+from ersac.loops.rollout import init_actor, interact
+from ersac.runs import records
 from ersac.types import Trajectory
 
 ENV = deep_sea(3)
@@ -68,7 +68,7 @@ class Book:
 
     def drawn(self, rng):
         """The members' weights, in the order in which the agent draws them."""
-        net = boot_dqn.Net(self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions)
+        net = boot_dqn.QNetwork(self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions)
         first, dense = boot_dqn.weights(net, rng)
         first = first.reshape(ENV.n_states, self.settings.members, -1)
         members = [[first[:, k], *(part[k] for part in net.cut(dense))] for k in range(self.settings.members)]
@@ -164,15 +164,15 @@ def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
 
 def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
     _, agent = make(members=4)
-    learner, world = agent.init(np.random.default_rng(0)), jnp.asarray(ENV.world(0))
+    learner, env_params = agent.init(np.random.default_rng(0)), jnp.asarray(ENV.env_params(0))
     key = jax.random.key(0)
 
     def one(actor, number):
-        chance, after = agent.chance(jax.random.fold_in(key, number), 1)[0], jax.random.fold_in(key, 1000 + number)
-        following, step = interact(ENV, agent, world, learner, actor, chance, after)
-        return following, (actor.kept, step)
+        action_noise, after = agent.action_noise(jax.random.fold_in(key, number), 1)[0], jax.random.fold_in(key, 1000 + number)
+        following, step = interact(ENV, agent, env_params, learner, actor, action_noise, after)
+        return following, (actor.episode_state, step)
 
-    _, (heads, told) = jax.lax.scan(one, begin(ENV, agent, world, learner, key), jnp.arange(90))
+    _, (heads, told) = jax.lax.scan(one, init_actor(ENV, agent, env_params, learner, key), jnp.arange(90))
     heads = np.asarray(heads).reshape(30, 3)  # an episode has three steps
     assert (heads == heads[:, :1]).all()
     assert len(set(heads[:, 0])) == 4
@@ -185,7 +185,7 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
 
 def test_every_member_is_as_likely_to_act():
     _, agent = make(members=10)
-    heads = jax.vmap(lambda key: agent.begin(None, key))(jax.random.split(jax.random.key(0), 20_000))
+    heads = jax.vmap(lambda key: agent.init_episode(None, key))(jax.random.split(jax.random.key(0), 20_000))
     assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
 
 
@@ -246,7 +246,7 @@ def test_weights_are_drawn_as_bsuite_draws_them():
     draws = boot_dqn.truncated_normal(np.random.default_rng(0), (200, 300), 25) * 5
     assert np.abs(draws).max() <= 2
     np.testing.assert_allclose(draws.std(), stats.truncnorm(-2, 2).std(), rtol=0.02)
-    net = boot_dqn.Net(6, (50, 50), 400, 2)
+    net = boot_dqn.QNetwork(6, (50, 50), 400, 2)
     first, dense = boot_dqn.weights(net, np.random.default_rng(0))
     bias, w2, b2, w3, b3 = net.cut(dense)
     assert not any(part.any() for part in (bias, b2, b3))
@@ -257,11 +257,11 @@ def test_weights_are_drawn_as_bsuite_draws_them():
 def one_hot(depth: int, envs: int = 1) -> Env:
     """DeepSea whose observations are vectors, as bsuite's are."""
     sea = deep_sea(depth)
-    observe = lambda world, state: jax.nn.one_hot(sea.observe(world, state), sea.n_states)
+    observe = lambda env_params, state: jax.nn.one_hot(sea.observe(env_params, state), sea.n_states)
     return sea._replace(observations=Box((sea.n_states,)), observe=observe, envs=envs)
 
 
-def make_dense(envs: int = 1, seen: config.Seen = config.PLAIN, **changes):
+def make_dense(envs: int = 1, seen: config.Normalise = config.NO_NORMALISATION, **changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
     return settings, make_agent(settings, one_hot(3, envs), seen)
 
@@ -311,16 +311,16 @@ def test_on_vectors_the_update_is_the_books_with_momentum(float64, changes):
     np.testing.assert_array_equal(learner.memory.prior, before.memory.prior)
 
 
-@pytest.mark.parametrize(("envs", "seen"), [(1, config.PLAIN), (4, config.Seen())], ids=["raw", "four, normalised"])
+@pytest.mark.parametrize(("envs", "seen"), [(1, config.NO_NORMALISATION), (4, config.Normalise())], ids=["raw", "four, normalised"])
 def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
     """Chance finds the treasure once in 32 episodes."""
-    monkeypatch.setattr(on_device, "make_env", lambda settings: one_hot(5, settings.envs))
+    monkeypatch.setattr(device, "make_env", lambda settings: one_hot(5, settings.envs))
     small = {"members": 5, "hidden": (20, 20), "batch": 32, "least_replay": 32, "seeds": 2}
     settings = api.make_settings("gymnax:tiny", "boot-dqn", envs=envs, chunk=2_000 // envs, **small)
-    program = on_device.prepare(config.replace_at(settings, ("env", "seen"), seen))
-    _, late = (chunk for _, chunk in zip(range(2), on_device.run(program), strict=False))
-    assert late.facts.goal[late.facts.ended].mean() > 0.9
-    assert late.facts.goal.any(axis=(1, 3)).all()  # in every environment of every seed
+    program = device.prepare_device(config.replace_at(settings, ("env", "seen"), seen))
+    _, late = (chunk for _, chunk in zip(range(2), device.run_device(program), strict=False))
+    assert late.episodes.goal[late.episodes.ended].mean() > 0.9
+    assert late.episodes.goal.any(axis=(1, 3)).all()  # in every environment of every seed
     np.testing.assert_array_equal(late.carry.learner.opt["time"], 4_000 - 32 // envs * envs + envs)
 
 
@@ -387,7 +387,7 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
 
 def test_units_do_not_matter_through_the_lens():
     """Observations in other units and rewards a thousandfold: the same members act and learn; raw ones would not."""
-    settings, agent = make_dense(envs=4, seen=config.Seen())
+    settings, agent = make_dense(envs=4, seen=config.Normalise())
 
     def learned(agent, unit: float, pay: float):
         learner = agent.init(np.random.default_rng(0))
@@ -395,13 +395,13 @@ def test_units_do_not_matter_through_the_lens():
             t = side_by_side(agent, seed, 4, 2)
             t = t._replace(obs=unit * t.obs + 3 * unit, reward=pay * t.reward)
             learner, _, _ = jax.jit(agent.update)(agent.observe(learner, t), t)
-        acting = agent.acting(learner)
-        return agent.act(acting, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
+        actor_params = agent.actor_params(learner)
+        return agent.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
 
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     np.testing.assert_allclose(learner.params.dense, other.params.dense, atol=1e-4)
-    ring = lambda learner: make_lens(settings, one_hot(3, 4), config.Seen()).inner(learner.memory).ring
+    ring = lambda learner: make_normaliser(settings, one_hot(3, 4), config.Normalise()).inner(learner.memory).ring
     np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # what is kept is raw
     raw = make_dense(envs=4)[1]
     assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
@@ -410,9 +410,9 @@ def test_units_do_not_matter_through_the_lens():
 def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     settings = config.check(config.override(PRESETS["boot-dqn"], **SMALL))
     spec = Spec("pictures", Box((3, 2, 2), is_bytes=True), Discrete(4), 2)
-    agent = make_agent(settings, spec, config.Seen())
+    agent = make_agent(settings, spec, config.Normalise())
     learner = agent.init(np.random.default_rng(0))
-    ring = make_lens(settings, spec, config.Seen()).inner(learner.memory).ring
+    ring = make_normaliser(settings, spec, config.Normalise()).inner(learner.memory).ring
     assert ring.obs.shape == ring.next_obs.shape == (12, 3, 2, 2)
     assert ring.obs.dtype == ring.next_obs.dtype == np.uint8
     image = jnp.arange(12, dtype=jnp.uint8).reshape(3, 2, 2)
@@ -433,8 +433,8 @@ def test_what_arrays_take_is_known_before_a_run_begins(changes, is_bytes):
     small = {"members": 5, "hidden": (64, 16), "batch": 1, "chunk": 1, "envs": 2}
     settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
     spec = Spec("any", Box((10, 10, 3), is_bytes), Discrete(3), 2)
-    state = sum(leaf.nbytes for leaf in jax.tree.leaves(actor_learner.first_carry(settings, spec, 0)))
-    assert config.bytes_needed(settings, actor_learner.size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves(host.init_carry(settings, spec, 0)))
+    assert config.bytes_needed(settings, host.size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
 
 
 def test_a_run_is_recorded_like_any_other(tmp_path):

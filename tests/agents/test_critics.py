@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, game, policies, risk
+from ersac import config
 from ersac.agents import critics
+from ersac.algorithm import action_dist, game, risk
 from ersac.types import Trajectory
 
 LAYERS, WIDTH, ACTIONS = 3, 2, 2  # as tests/test_gradient.py: few enough to enumerate
@@ -62,7 +63,7 @@ def test_an_action_counts_down_to_its_limit(drawn):
 
 
 @partial(jax.jit, static_argnums=0)
-def view(seed: int, log_tau, told=None) -> tuple[critics.View, jax.Array]:
+def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array]:
     """A trajectory through states with three actions, seen with rho = 1; and sigma2 of every action [T+1, A]."""
     steps = 6
     rng = np.random.default_rng(seed)
@@ -71,23 +72,25 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.View, jax.Array]:
     logits, action = jnp.asarray(rng.normal(size=(steps + 1, 3))), jnp.asarray(rng.integers(0, 3, steps))
     discount = jnp.asarray([1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
     ones, reward = jnp.ones(steps), jnp.asarray(rng.normal(size=steps))
-    policy = policies.categorical(3)
+    policy = action_dist.categorical(3)
     log_mu, entropy = policy.log_prob(logits[:-1], action), policy.entropy(logits)
     t = Trajectory(jnp.arange(steps + 1), action, reward, discount, ones, log_mu, jnp.zeros((steps, 0)))
     told = jnp.asarray(rng.normal(size=(steps + 1, 3))) if told is None else told
     bonuses = attitude.bonus(sigma2, tau)
-    bonus, weight, nothing = policies.at(bonuses[:-1], action), attitude.weight(tau), jnp.zeros(())
-    return critics.View(t, logits, policy.log_pi(logits), log_mu, entropy, told, bonus, bonuses, weight, ones, nothing, nothing), sigma2
+    bonus, weight, nothing = action_dist.take_action(bonuses[:-1], action), attitude.weight(tau), jnp.zeros(())
+    return critics.CriticInputs(
+        t, logits, policy.log_pi(logits), log_mu, entropy, told, bonus, bonuses, weight, ones, nothing, nothing
+    ), sigma2
 
 
-def with_logits(v: critics.View, logits) -> critics.View:
+def with_logits(v: critics.CriticInputs, logits) -> critics.CriticInputs:
     """The same trajectory under another policy, with all that follows from its logits."""
-    policy = policies.categorical(logits.shape[-1])
+    policy = action_dist.categorical(logits.shape[-1])
     log_pi_a = policy.log_prob(logits[:-1], v.t.action)
     return v._replace(logits=logits, log_pi=policy.log_pi(logits), log_pi_a=log_pi_a, entropy=policy.entropy(logits))
 
 
-JUDGE_EVERY = jax.jit(critics.judge_every, static_argnums=0)
+JUDGE_EVERY = jax.jit(critics.estimate_all_actions, static_argnums=0)
 SETTINGS = config.ActorCritic(every_action=True, gamma=0.9, lam=1.0, advantage_limit=1e9)
 
 
@@ -99,16 +102,16 @@ def climbed(by_spread: bool, tau: float) -> np.ndarray:
     logits = jnp.zeros((10, 2, 2))
     action = jnp.repeat(jnp.arange(2), 5)[:, None]
     reward = jnp.asarray([1.0, 1.0, 0.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0])[:, None]
-    policy, settings = policies.categorical(2), config.ActorCritic(by_spread=by_spread)
+    policy, settings = action_dist.categorical(2), config.ActorCritic(by_spread=by_spread)
 
     def payoff(logits, action, reward):
         log_pi, one = policy.log_prob(logits[:-1], action), jnp.ones(1)
         t = Trajectory(jnp.zeros(2, int), action, reward, 0 * one, one, log_pi, jnp.zeros((1, 0)))
         told, bonuses = jnp.full((2, 1), 0.38), jnp.zeros((2, 2))
         of_policy, nothing = (logits, policy.log_pi(logits), log_pi, policy.entropy(logits)), jnp.zeros(())
-        v = critics.View(t, *of_policy, told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one, nothing, nothing)
-        judged = critics.judge_sampled(settings, v)
-        return (judged.payoff / judged.unit)[0]
+        v = critics.CriticInputs(t, *of_policy, told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one, nothing, nothing)
+        estimates = critics.estimate_sampled(settings, v)
+        return (estimates.payoff / estimates.advantage_scale)[0]
 
     every = jax.vmap(payoff, axis_name=critics.BATCH)
     return np.asarray(jax.jit(jax.grad(lambda logits: every(logits, action, reward).mean()))(logits).sum((0, 1)))
@@ -135,7 +138,7 @@ def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
     def climbed(scale):
         v, _ = view(3, jnp.log(0.4))
         v = v._replace(bonuses=jnp.zeros((7, 3)).at[0, 1].set(scale))  # of an action in the first state, where nobody bootstraps from
-        return jax.grad(lambda logits: critics.judge_expected(settings, with_logits(v, logits)).payoff.sum())(v.logits)[0]
+        return jax.grad(lambda logits: critics.estimate_expected(settings, with_logits(v, logits)).payoff.sum())(v.logits)[0]
 
     none, huge, larger = (np.asarray(climbed(scale)) for scale in (0.0, 1e4, 1e5))
     pi = np.asarray(jax.nn.softmax(view(3, jnp.log(0.4))[0].logits[0]))
@@ -150,12 +153,12 @@ def test_what_was_never_tried_is_worth_its_bonus_before_it_is(float64, lam):
     v, _ = view(4, jnp.log(0.4), jnp.zeros((7, 3)))
     untried = jnp.where(v.t.action[1] == 0, 1, 0)
     settings = config.override(SETTINGS, lam=lam)
-    of = lambda bonus: critics.judge_expected(settings, v._replace(bonuses=jnp.zeros((7, 3)).at[1, untried].set(bonus))).error
+    of = lambda bonus: critics.estimate_expected(settings, v._replace(bonuses=jnp.zeros((7, 3)).at[1, untried].set(bonus))).error
     pi = jax.nn.softmax(v.logits[1])[untried]
     np.testing.assert_allclose(of(2.0)[0] - of(0.0)[0], 0.9 * pi * 2.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("judge", [critics.judge_every, critics.judge_expected])
+@pytest.mark.parametrize("judge", [critics.estimate_all_actions, critics.estimate_expected])
 def test_tau_plays_against_the_mean_over_actions(float64, judge):
     """d payoff / d log tau is tau (H - sum_a pi sigma2 / (2 tau^2)) at every step: the equation after e-pol-grad, over all actions."""
     log_tau = jnp.log(0.4)
@@ -169,8 +172,8 @@ def test_tau_plays_against_the_mean_over_actions(float64, judge):
 def test_the_policy_climbs_by_the_natural_gradient_and_by_nothing_else(float64):
     """In units of the weight, with K as the head and today's bonus say; the last state, which nobody acted at, does not move."""
     v, _ = view(2, jnp.log(0.4))
-    got = jax.jit(jax.grad(lambda logits: critics.judge_every(SETTINGS, with_logits(v, logits)).payoff.sum()))(v.logits)
-    climb = NATURAL(v.bonuses + v.told, jax.nn.log_softmax(v.logits), v.weight, 1e9)
+    got = jax.jit(jax.grad(lambda logits: critics.estimate_all_actions(SETTINGS, with_logits(v, logits)).payoff.sum()))(v.logits)
+    climb = NATURAL(v.bonuses + v.predicted, jax.nn.log_softmax(v.logits), v.weight, 1e9)
     np.testing.assert_allclose(got[:-1], 0.4 * climb[:-1], atol=1e-12)
     assert not got[-1].any()
 
@@ -179,15 +182,15 @@ def test_a_target_is_the_return_with_the_exact_entropies_and_bonuses_of_later_st
     """At lambda 1, on-policy, where the head says the same of all actions of a state: no step's own bonus, and no entropy of its own."""
     same = jnp.broadcast_to(jnp.asarray(np.random.default_rng(5).normal(size=(7, 1))), (7, 3))
     v, _ = view(3, jnp.log(0.4), same)
-    judged = JUDGE_EVERY(SETTINGS, v)
+    estimates = JUDGE_EVERY(SETTINGS, v)
     pi = np.asarray(jax.nn.softmax(v.logits))
     later = np.sum(pi * (np.asarray(v.bonuses) - 0.4 * np.log(pi)), axis=-1)  # [T+1]
     following, wanted = float(later[-1] + same[-1, 0]), []
     for t in reversed(range(6)):
         wanted.insert(0, float(v.t.reward[t]) + 0.9 * float(v.t.discount[t]) * following)
         following = later[t] + wanted[0]
-    np.testing.assert_allclose(judged.told + judged.error, wanted, atol=1e-12)
-    np.testing.assert_array_equal(judged.told, same[:-1, 0])
+    np.testing.assert_allclose(estimates.predicted + estimates.error, wanted, atol=1e-12)
+    np.testing.assert_array_equal(estimates.predicted, same[:-1, 0])
 
 
 def test_the_mean_target_is_k_whatever_the_head_says(float64):
@@ -211,19 +214,21 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
         t = Trajectory(obs, action, jnp.asarray(reward)[obs[:-1], action], jnp.array([1.0, 1.0, 0.0]), ones, zeros, zeros[:, None])
         of = lambda table: jnp.asarray(table)[obs]
         entropy, nothing = -jnp.sum(jnp.exp(of(log_pi)) * of(log_pi), axis=-1), jnp.zeros(())
-        v = critics.View(t, of(logits), of(log_pi), zeros, entropy, of(told), zeros, of(bonus), jnp.asarray(tau), ones, nothing, nothing)
-        judged = critics.judge_every(config.override(SETTINGS, gamma=1.0), v)
-        return (judged.told + judged.error)[0]
+        v = critics.CriticInputs(
+            t, of(logits), of(log_pi), zeros, entropy, of(told), zeros, of(bonus), jnp.asarray(tau), ones, nothing, nothing
+        )
+        estimates = critics.estimate_all_actions(config.override(SETTINGS, gamma=1.0), v)
+        return (estimates.predicted + estimates.error)[0]
 
     for first in range(WIDTH):
         got = np.asarray(jax.jit(jax.vmap(lambda a, z, first=first: target(first, a, z)))(actions, states))
         second, third = WIDTH + states[:, 0], 2 * WIDTH + states[:, 1]
-        chance = follow[first, actions[:, 0], states[:, 0]] * pi[second, actions[:, 1]]
-        chance *= follow[second, actions[:, 1], states[:, 1]] * pi[third, actions[:, 2]]
+        action_noise = follow[first, actions[:, 0], states[:, 0]] * pi[second, actions[:, 1]]
+        action_noise *= follow[second, actions[:, 1], states[:, 1]] * pi[third, actions[:, 2]]
         for action in range(ACTIONS):
             mine = actions[:, 0] == action
-            assert chance[mine].sum() == pytest.approx(1, abs=1e-12)
-            np.testing.assert_allclose(chance[mine] @ got[mine], rest[first, action], atol=1e-12)
+            assert action_noise[mine].sum() == pytest.approx(1, abs=1e-12)
+            np.testing.assert_allclose(action_noise[mine] @ got[mine], rest[first, action], atol=1e-12)
 
 
 def test_what_was_never_done_has_its_bonus(float64):
@@ -232,28 +237,28 @@ def test_what_was_never_done_has_its_bonus(float64):
     other = (v.t.action[0] + 1) % 3
     tempted = v._replace(bonuses=v.bonuses.at[0, other].add(5.0))
     payoff = lambda judge: lambda logits, v: judge(SETTINGS, with_logits(v, logits)).payoff.sum()
-    sampled, every = (jax.jit(jax.grad(payoff(judge))) for judge in (critics.judge_sampled, critics.judge_every))
+    sampled, every = (jax.jit(jax.grad(payoff(judge))) for judge in (critics.estimate_sampled, critics.estimate_all_actions))
     np.testing.assert_array_equal(sampled(v.logits, tempted), sampled(v.logits, v))
     assert every(v.logits, tempted)[0, other] > every(v.logits, v)[0, other] + 1
 
 
 def undecided(settings, judge, told, discount, mask, *, forgone=0.0, running=0.0, reward=0.0, tau=0.3, bonus=0.2):
     """What a critic makes of steps [T] at one place with three actions, all alike to the policy and of one bonus."""
-    steps, policy, action = len(mask), policies.categorical(3), jnp.arange(len(mask)) % 3
+    steps, policy, action = len(mask), action_dist.categorical(3), jnp.arange(len(mask)) % 3
     logits, reward = jnp.zeros((steps + 1, 3)), jnp.broadcast_to(reward, (steps,))
     log_pi_a = policy.log_prob(logits[:-1], action)
     t = Trajectory(jnp.zeros(steps + 1, int), action, reward, discount, mask, log_pi_a, jnp.zeros((steps, 0)))
     of_policy = logits, policy.log_pi(logits), log_pi_a, policy.entropy(logits)
     bonuses = jnp.full((steps + 1, 3), bonus)
     numbers = bonuses[:-1, 0], bonuses, jnp.asarray(tau), mask, jnp.asarray(running), jnp.asarray(forgone)
-    return judge(settings, critics.View(t, *of_policy, told, *numbers))
+    return judge(settings, critics.CriticInputs(t, *of_policy, told, *numbers))
 
 
 # With what each of the three tells of a state, if its J is given, and bonus and weighted entropy of a step there: J, or the rest of it.
 CRITICS = [
-    pytest.param(critics.judge_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
-    pytest.param(critics.judge_expected, lambda j, extra: jnp.full((5, 1), j - extra), id="expected"),
-    pytest.param(critics.judge_every, lambda j, extra: jnp.full((5, 3), j - extra), id="every"),
+    pytest.param(critics.estimate_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
+    pytest.param(critics.estimate_expected, lambda j, extra: jnp.full((5, 1), j - extra), id="expected"),
+    pytest.param(critics.estimate_all_actions, lambda j, extra: jnp.full((5, 3), j - extra), id="every"),
 ]
 
 
@@ -295,10 +300,10 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
         )
     )
     over_batch = lambda settings: jax.vmap(one(settings), axis_name=critics.BATCH)(reward, mask)
-    judged, square = over_batch(settings), np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4))
+    estimates, square = over_batch(settings), np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4))
     unit = max(tau, share * np.sqrt(max(square, running)))
-    np.testing.assert_allclose(judged.square, np.full(2, square), rtol=1e-12)
-    np.testing.assert_allclose(judged.unit, np.full(2, unit), rtol=1e-12)
+    np.testing.assert_allclose(estimates.square, np.full(2, square), rtol=1e-12)
+    np.testing.assert_allclose(estimates.advantage_scale, np.full(2, unit), rtol=1e-12)
     in_weights = over_batch(config.override(settings, by_spread=False))
-    np.testing.assert_array_equal(in_weights.unit, np.full(2, tau))
+    np.testing.assert_array_equal(in_weights.advantage_scale, np.full(2, tau))
     np.testing.assert_array_equal(in_weights.square, np.zeros(2))

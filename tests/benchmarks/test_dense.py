@@ -6,7 +6,7 @@ from jax import numpy as jnp
 
 from benchmarks import dense
 from ersac import config
-from ersac.agents import make
+from ersac.agents import build
 from ersac.agents.presets import TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Trajectory
@@ -45,8 +45,8 @@ def after(agent):
 
 def test_dense_updates_are_sparse_updates(float64):
     chosen = settings(b1=0.0)  # with momentum, rows that nobody looks at drift on in the dense one
-    store = make.make_optimisers(chosen, make.make_parts(chosen, ENV), 0.0).rows
-    ours, theirs = after(make.make_agent(chosen, ENV)), after(dense.dense_agent(chosen, ENV))
+    store = build.make_optimisers(chosen, build.make_parts(chosen, ENV), 0.0).rows
+    ours, theirs = after(build.make_agent(chosen, ENV)), after(dense.dense_agent(chosen, ENV))
     first = dense.dense_agent(chosen, ENV).init(np.random.default_rng(0))
     sparse = (ours.params.dense, store.unpack(ours.params.rows), ours.log_tau)
     whole, before = (*theirs.params, theirs.log_tau), (*first.params, first.log_tau)
@@ -56,6 +56,6 @@ def test_dense_updates_are_sparse_updates(float64):
 
 
 def test_a_run_takes_the_steps_it_says():
-    chosen = config.Train(config.DeepSea(5), "ersac", settings(), config.Run(seeds=1))
+    chosen = config.Experiment(config.DeepSea(5), "ersac", settings(), config.Run(seeds=1))
     chunks = dense.run(chosen, rollouts=3)
     assert [next(chunks)[0] for _ in range(2)] == [3 * LENGTH, 3 * LENGTH]

@@ -8,10 +8,10 @@ from jax import numpy as jnp
 
 from benchmarks import kernel
 from ersac import api
-from ersac.agents import make
+from ersac.agents import build
+from ersac.analysis import scores
 from ersac.envs.deep_sea import action_map
 from ersac.envs.make import make_env
-from ersac.study import verdicts
 from ersac.types import Trajectory
 
 DEPTH, LENGTH, UPDATES = 6, 50, 4
@@ -30,8 +30,8 @@ def draw_steps(rng: np.random.Generator) -> kernel.Steps:
 def library(trajectories: list[kernel.Steps]):
     """The library's learner after an update on each trajectory, in double precision, with its tables unpacked."""
     env = make_env(SETTINGS.env)
-    agent, parts = make.make_agent(SETTINGS.learner, env), make.make_parts(SETTINGS.learner, env)
-    store = make.make_optimisers(SETTINGS.learner, parts, 0.0).rows
+    agent, parts = build.make_agent(SETTINGS.learner, env), build.make_parts(SETTINGS.learner, env)
+    store = build.make_optimisers(SETTINGS.learner, parts, 0.0).rows
     double = lambda x: jnp.asarray(x, jnp.float64) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating) else jnp.asarray(x)
     learner, update = jax.tree.map(double, agent.init(np.random.default_rng(0))), jax.jit(agent.update)
     for steps in trajectories:
@@ -96,7 +96,7 @@ def test_the_kernel_solves_deep_sea():
     kernel.run(state, *room, numbers, action_map(depth, 0), goals, rng, rollouts)
     assert state.diver[3] == rollouts * length // depth
     assert state.visits.sum() == rollouts * length
-    assert verdicts.solved_reliable(goals[: state.diver[3]].astype(bool)) is not None
+    assert scores.solved_reliable(goals[: state.diver[3]].astype(bool)) is not None
     assert goals[state.diver[3] - 1000 : state.diver[3]].mean() > 0.95
 
 

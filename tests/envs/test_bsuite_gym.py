@@ -48,7 +48,10 @@ def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from bsuite.experiments.cartpole_swingup.cartpole_swingup import CartpoleSwingup
-    env, oracle = bsuite_gym.load("cartpole_swingup/3"), CartpoleSwingup(height_threshold=3 / 20, x_reward_threshold=1 - 3 / 20, seed=11)
+    env, oracle = (
+        bsuite_gym.load_bsuite("cartpole_swingup/3"),
+        CartpoleSwingup(height_threshold=3 / 20, x_reward_threshold=1 - 3 / 20, seed=11),
+    )
     assert capsys.readouterr().out == ""
     np.testing.assert_array_equal(env.reset(seed=11)[0], oracle.reset().observation.ravel())
     rng, ends = np.random.default_rng(0), 0
@@ -66,11 +69,11 @@ def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
 
 @pytest.mark.parametrize("name", ["cartpole_swingup/0", "deep_sea/0", "deep_sea_stochastic/0"])
 def test_the_checker_finds_nothing_fatal(name):
-    assert not [finding for finding in checker.findings(partial(bsuite_gym.load, name)) if finding.fatal]
+    assert not [finding for finding in checker.findings(partial(bsuite_gym.load_bsuite, name)) if finding.fatal]
 
 
 def test_the_lock_opens_to_its_keys_only():
-    env = pickle.loads(pickle.dumps(tasks.lock))()
+    env = pickle.loads(pickle.dumps(tasks.make_lock_env))()
     env.reset()
     opened = [env.step(int(key))[:2] for key in tasks.Lock.KEYS[:10]]
     assert opened == [(n, float(n == 10)) for n in range(1, 11)]

@@ -14,7 +14,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from ersac.config import SettingsError  # noqa: E402
 from ersac.envs import checker  # noqa: E402
 from ersac.envs.base import Discrete  # noqa: E402
-from ersac.envs.checker import findings, refuse_if_broken  # noqa: E402
+from ersac.envs.checker import check_env, findings  # noqa: E402
 from ersac.envs.gym import host_env  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -126,7 +126,7 @@ def test_fatal_findings_come_first_and_refuse():
     assert [finding.fatal for finding in findings(Both)] == [True, False]
     told: list[str] = []
     with pytest.raises(SettingsError, match=r"^reward must be one number, not None at step 1: return float\(reward\)$"):
-        refuse_if_broken(Both, told.append)
+        check_env(Both, told.append)
     assert len(told) == 1
     assert "float64" in told[0]
 
@@ -136,7 +136,7 @@ def test_several_fatal_findings_are_one_line():
         pass
 
     with pytest.raises(SettingsError, match=r"^observation has shape .*; reward must be one number, [^;]*$"):
-        refuse_if_broken(Both, pytest.fail)
+        check_env(Both, pytest.fail)
 
 
 def test_state_that_reset_leaves_as_it_is():
@@ -149,7 +149,7 @@ def test_state_that_reset_leaves_as_it_is():
 
 @pytest.mark.parametrize("make", IN_ORDER)
 def test_what_is_in_order_is_not_complained_of(make):
-    refuse_if_broken(make, pytest.fail)
+    check_env(make, pytest.fail)
 
 
 @pytest.mark.filterwarnings("ignore:step is deprecated")

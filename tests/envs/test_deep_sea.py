@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac.envs.deep_sea import State, action_map, deep_sea
+from ersac.envs.deep_sea import DeepSeaState, action_map, deep_sea
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -16,18 +16,18 @@ with warnings.catch_warnings():
 STEPS = 10_000
 
 
-def play(env, world, actions, key):
+def play(env, env_params, actions, key):
     """Step our environment through a list of actions, starting anew where an episode ends."""
 
     def step(state, x):
         action, key = x
-        obs = env.observe(world, state)
-        answer = env.step(world, state, action, key)
+        obs = env.observe(env_params, state)
+        answer = env.step(env_params, state, action, key)
         ended = answer.discount == 0
-        state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), env.reset(world, key), answer.state)
+        state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), env.reset(env_params, key), answer.state)
         return state, (obs, answer.reward, ended, answer.goal)
 
-    return jax.jit(lambda: jax.lax.scan(step, env.reset(world, key), (actions, jax.random.split(key, len(actions))))[1])()
+    return jax.jit(lambda: jax.lax.scan(step, env.reset(env_params, key), (actions, jax.random.split(key, len(actions))))[1])()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7, 20, 50])
@@ -54,7 +54,7 @@ def test_ten_thousand_random_steps_are_bsuites(depth):
         rewards.append(step.reward)
         ended.append(step.last())
         goals.append(step.last() and oracle.bsuite_info()["total_bad_episodes"] == bad_before)
-    ours = play(env, jnp.asarray(env.world(0)), jnp.asarray(actions), jax.random.key(0))
+    ours = play(env, jnp.asarray(env.env_params(0)), jnp.asarray(actions), jax.random.key(0))
     np.testing.assert_array_equal(ours[0], obs)
     np.testing.assert_allclose(ours[1], rewards, atol=1e-6)
     np.testing.assert_array_equal(ours[2], ended)
@@ -68,16 +68,16 @@ def test_the_action_map_is_bsuites_sweep():
 
 
 def test_a_run_has_its_own_map_unless_asked():
-    assert not np.array_equal(deep_sea(9).world(0), deep_sea(9).world(1))
-    np.testing.assert_array_equal(deep_sea(9, mapping_seed=42).world(0), deep_sea(9, mapping_seed=42).world(1))
+    assert not np.array_equal(deep_sea(9).env_params(0), deep_sea(9).env_params(1))
+    np.testing.assert_array_equal(deep_sea(9, mapping_seed=42).env_params(0), deep_sea(9, mapping_seed=42).env_params(1))
 
 
 @pytest.mark.parametrize("depth", [1, 30])
 def test_the_optimal_return(depth):
     env = deep_sea(depth)
-    world = jnp.asarray(env.world(5))
-    actions = jnp.asarray([world[i, i] for i in range(depth)])
-    _, reward, ended, goal = play(env, world, actions, jax.random.key(0))
+    env_params = jnp.asarray(env.env_params(5))
+    actions = jnp.asarray([env_params[i, i] for i in range(depth)])
+    _, reward, ended, goal = play(env, env_params, actions, jax.random.key(0))
     assert float(reward.sum()) == pytest.approx(0.99, abs=1e-5)
     assert bool(ended[-1])
     assert bool(goal[-1])
@@ -86,17 +86,17 @@ def test_the_optimal_return(depth):
 def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
     depth, episodes = 5, 4000
     env = deep_sea(depth, stochastic=True)
-    world = jnp.asarray(env.world(5))
+    env_params = jnp.asarray(env.env_params(5))
     keys = jax.random.split(jax.random.key(1), episodes)
 
     def episode(key):
         """Always right: the last column reached shows the slips, the last reward the noise."""
 
         def step(state, key):
-            answer = env.step(world, state, world[state.row, state.column], key)
+            answer = env.step(env_params, state, env_params[state.row, state.column], key)
             return answer.state, (state.column, answer.reward, answer.goal)
 
-        return jax.lax.scan(step, env.reset(world, key), jax.random.split(key, depth))[1]
+        return jax.lax.scan(step, env.reset(env_params, key), jax.random.split(key, depth))[1]
 
     columns, rewards, goals = map(np.asarray, jax.jit(jax.vmap(episode))(keys))
     assert goals[:, -1].all()  # a slip is not a mistake
@@ -115,11 +115,13 @@ def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
 def test_only_a_left_turn_on_the_diagonal_is_a_mistake():
     """Whom a slip has put off the diagonal may go where it likes: bsuite does not call that episode bad."""
     env = deep_sea(5, stochastic=True)
-    world = env.world(0)
+    env_params = env.env_params(0)
     for row, column in ((0, 0), (3, 3), (2, 1), (4, 0), (4, 4)):
         for strayed in (False, True):
-            state = State(jnp.int32(row), jnp.int32(column), jnp.bool_(strayed))
-            left, right = (env.step(world, state, move, jax.random.key(1)) for move in (1 - world[row, column], world[row, column]))
+            state = DeepSeaState(jnp.int32(row), jnp.int32(column), jnp.bool_(strayed))
+            left, right = (
+                env.step(env_params, state, move, jax.random.key(1)) for move in (1 - env_params[row, column], env_params[row, column])
+            )
             assert bool(left.state.strayed) == (strayed or row == column)
             assert bool(right.state.strayed) == strayed
             assert bool(left.goal) == (row == 4 and not left.state.strayed)

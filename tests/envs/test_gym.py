@@ -15,8 +15,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, HostStep
-from ersac.envs.gym import acted, host_env, observed, resolve
-from ersac.exits import Resumable
+from ersac.envs.gym import action_codec, host_env, observation_codec, resolve
+from ersac.runs.exits import Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
 GRID = "MiniGrid-DoorKey-5x5-v0"
@@ -152,7 +152,7 @@ def test_side_by_side_they_are_what_each_is_alone(name):
     assert answers.obs.dtype == first.dtype == dtype
     for i in range(envs):
         oracle = make()
-        encode = observed(oracle.observation_space)[1]
+        encode = observation_codec(oracle.observation_space)[1]
         alone = lambda obs, space=oracle.observation_space, encode=encode: encode(batch(space, [obs]))[0]
         obs, _ = oracle.reset(seed=seed + i)
         np.testing.assert_array_equal(first[i], alone(obs))
@@ -212,7 +212,7 @@ def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
 
 class TestObserved:
     def check(self, space, items, expected_space, expected):
-        found, encode = observed(space)
+        found, encode = observation_codec(space)
         before = batch(space, items)
         values = encode(before)
         assert found == expected_space
@@ -236,14 +236,14 @@ class TestObserved:
         assert self.check(space, items, Box((70_002,)), flat).dtype == np.float32
 
     def test_a_hundred_thousand_states_are_still_a_table(self):
-        assert observed(spaces.MultiDiscrete([50_000, 2]))[0] == Discrete(100_000)
+        assert observation_codec(spaces.MultiDiscrete([50_000, 2]))[0] == Discrete(100_000)
 
     def test_bits_are_numbers(self):
         assert self.check(spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]).dtype == np.float32
 
     def test_integers_that_are_no_image_are_numbers(self):
         assert self.check(spaces.Box(0, 255, (2,), np.uint8), [np.array([7, 200], np.uint8)], Box((2,)), [[7, 200]]).dtype == np.float32
-        assert observed(spaces.Box(-9, 9, (4, 5, 6), np.int64))[0] == Box((4, 5, 6))
+        assert observation_codec(spaces.Box(-9, 9, (4, 5, 6), np.int64))[0] == Box((4, 5, 6))
         self.check(spaces.Box(0, 1, ()), [np.float32(0.5)], Box((1,)), [[0.5]])
 
     @pytest.mark.parametrize(
@@ -280,30 +280,30 @@ class TestObserved:
     @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"word": spaces.Text(3)}), spaces.Graph(spaces.Discrete(2), None)])
     def test_what_has_no_numbers_is_refused(self, space):
         with pytest.raises(SettingsError, match="cannot be made numbers of"):
-            observed(space)
+            observation_codec(space)
 
     @pytest.mark.parametrize("shape", [(2,), (6, 6), (1, 6, 6), (6, 6, 3)])
     def test_what_is_observed_outlives_the_next_step(self, shape):
         """Gymnasium writes the next observations over the last ones."""
         space = spaces.Box(0, 1, shape) if len(shape) == 1 else spaces.Box(0, 255, shape, np.uint8)
         obs = batch(space, [space.sample()])
-        assert not np.shares_memory(obs, observed(space)[1](obs))
+        assert not np.shares_memory(obs, observation_codec(space)[1](obs))
 
 
 class TestActed:
     def test_discrete_ones_get_their_first_value_back(self):
-        space, decode = acted(spaces.Discrete(3, start=4))
+        space, decode = action_codec(spaces.Discrete(3, start=4))
         assert space == Discrete(3)
         np.testing.assert_array_equal(decode(np.array([0, 2])), [4, 6])
 
     @pytest.mark.parametrize("wrong", [-1, 3])
     def test_one_that_is_not_there_never_reaches_an_environment(self, wrong):
         with pytest.raises(AssertionError, match="not all from 0 to 2"):
-            acted(spaces.Discrete(3))[1](np.array([1, wrong]))
+            action_codec(spaces.Discrete(3))[1](np.array([1, wrong]))
 
     def test_boxes_get_their_shape_back(self):
         box = spaces.Box(np.array([[-1, -2]] * 2), np.array([[3, 4]] * 2), dtype=np.float64)
-        space, decode = acted(box)
+        space, decode = action_codec(box)
         assert space == Box((2, 2), low=(-1, -2, -1, -2), high=(3, 4, 3, 4))
         actions = decode(np.array([[0, 1, 2, 3]], np.float32))
         assert box.contains(actions[0])
@@ -312,7 +312,7 @@ class TestActed:
     @pytest.mark.parametrize("space", [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)])
     def test_what_cannot_be_acted_in_is_refused(self, space):
         with pytest.raises(SettingsError, match="of the space"):
-            acted(space)
+            action_codec(space)
 
 
 class TestNames:

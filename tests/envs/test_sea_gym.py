@@ -13,19 +13,19 @@ from ersac.envs.sea_gym import OneHotDeepSea
 @pytest.mark.parametrize("depth", [1, 2, 7])
 def test_every_step_is_that_of_the_sea_on_the_device(depth):
     ours, theirs = OneHotDeepSea(depth, seed=5), deep_sea(depth)
-    world, key = jnp.asarray(theirs.world(5)), jax.random.key(0)
+    env_params, key = jnp.asarray(theirs.env_params(5)), jax.random.key(0)
     observe, step = jax.jit(theirs.observe), jax.jit(theirs.step)
     rng, treasures = np.random.default_rng(0), 0
     for episode in range(12):
         obs, info = ours.reset(seed=episode)
-        state = theirs.reset(world, key)
+        state = theirs.reset(env_params, key)
         for row in range(depth):
             assert info == {}
-            np.testing.assert_array_equal(obs, np.eye(depth * depth)[int(observe(world, state))])
-            right = int(world[row, ours.column])
+            np.testing.assert_array_equal(obs, np.eye(depth * depth)[int(observe(env_params, state))])
+            right = int(env_params[row, ours.column])
             action = right if episode % 2 or rng.random() < 0.5 else 1 - right
             obs, reward, terminated, truncated, info = ours.step(action)
-            answer = step(world, state, jnp.int32(action), key)
+            answer = step(env_params, state, jnp.int32(action), key)
             state = answer.state
             assert reward == pytest.approx(float(answer.reward), abs=1e-6)
             assert (terminated, truncated) == (float(answer.discount) == 0, False)
@@ -38,7 +38,7 @@ def test_every_step_is_that_of_the_sea_on_the_device(depth):
 
 def test_each_seed_has_its_own_map():
     assert not np.array_equal(OneHotDeepSea(9, 0).right, OneHotDeepSea(9, 1).right)
-    np.testing.assert_array_equal(OneHotDeepSea(9, 3).right, deep_sea(9).world(3))
+    np.testing.assert_array_equal(OneHotDeepSea(9, 3).right, deep_sea(9).env_params(3))
 
 
 def test_noise_follows_the_cell_and_is_new_at_every_step_but_the_same_for_one_seed():

@@ -8,9 +8,9 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import api, config
-from ersac.agents.make import make_agent, make_lens
+from ersac.agents.build import make_agent, make_normaliser
 from ersac.envs.base import Discrete, Env, Step
-from ersac.loops import on_device
+from ersac.loops import device
 
 LIMIT, GAMMA, ALPHA = 20, 0.9, 0.4
 assert ALPHA * np.log(2) / (1 - GAMMA) > 2  # what a coin earns that is tossed for ever; the goal pays 1
@@ -23,13 +23,13 @@ class Walk(NamedTuple):
 def gate() -> Env:
     """One place: one action pays 1 and ends the episode, the other stays; the 21st step is a fake one, after the time limit's."""
 
-    def step(world, state, action, key):
+    def step(env_params, state, action, key):
         real = state.age < LIMIT
         left = real & (action == 0)
         return Step(Walk(state.age + 1), jnp.where(left, 1.0, 0.0), jnp.where(real & ~left, 1.0, 0.0), left, jnp.where(real, 1.0, 0.0))
 
-    reset = lambda world, key: Walk(jnp.zeros((), jnp.int32))
-    return Env("gate", Discrete(1), Discrete(2), lambda seed: np.zeros(()), reset, lambda world, state: jnp.zeros((), jnp.int32), step)
+    reset = lambda env_params, key: Walk(jnp.zeros((), jnp.int32))
+    return Env("gate", Discrete(1), Discrete(2), lambda seed: np.zeros(()), reset, lambda env_params, state: jnp.zeros((), jnp.int32), step)
 
 
 def solution(forgone: float) -> float:
@@ -49,15 +49,17 @@ def solution(forgone: float) -> float:
 @pytest.mark.parametrize("past_ends", [True, False])  # of which the first is what an environment gets
 def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, past_ends):
     """Where it is credited the entropy of the steps that it forgoes. Else it is the rarer choice."""
-    monkeypatch.setattr(on_device, "make_env", lambda settings: gate())
+    monkeypatch.setattr(device, "make_env", lambda settings: gate())
     changes = {"envs": 1, "rollout": 10, "hidden": (64,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
         {} if past_ends else {"past_ends": False}
     )
-    settings = config.replace_at(api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.PLAIN)
-    chunk = next(on_device.run(on_device.prepare(settings)))
+    settings = config.replace_at(
+        api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.NO_NORMALISATION
+    )
+    chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
-    lens = make_lens(settings.learner, gate(), config.PLAIN)
-    forgone = float(lens.forgone(learner.memory))
+    normaliser = make_normaliser(settings.learner, gate(), config.NO_NORMALISATION)
+    forgone = float(normaliser.forgone(learner.memory))
     assert forgone > 2 if past_ends else forgone == 0
     _, logits = make_agent(settings.learner, gate()).act(learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2))
     to_leave = float(jax.nn.softmax(logits)[0])

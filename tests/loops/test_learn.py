@@ -8,46 +8,47 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, feeds
+from ersac import config
 from ersac.agents import actor_critic as ac
-from ersac.agents.make import make_agent, make_feed, make_optimisers, make_parts
+from ersac.agents.build import make_agent, make_buffer, make_optimisers, make_parts
+from ersac.algorithm import replay
+from ersac.algorithm.replay import LEAST
 from ersac.envs.deep_sea import deep_sea
-from ersac.feeds import LEAST
 from ersac.loops.learn import learn
-from ersac.loops.rollout import Actor, begin, rollout, throw
+from ersac.loops.rollout import Actor, draw_noise, init_actor, rollout
 from ersac.types import Learner, Params, Trajectory, Tree
 
 ENV = deep_sea(4)
-WORLD = jnp.asarray(ENV.world(0))
+WORLD = jnp.asarray(ENV.env_params(0))
 KEPT = config.Replay(capacity=4, batch=1, updates=1, priority_exponent=0.0)  # one as likely as another
 FRESH = config.ActorCritic(uncertainty=config.Ensemble(members=3, noise_variance=0.01), rollout=5, hidden=(4,), policy_rate=3.0)
-REPLAY = config.replace_at(FRESH, ("feed",), KEPT)
+REPLAY = config.replace_at(FRESH, ("buffer",), KEPT)
 
 
 class State(NamedTuple):
     learner: Learner
-    food: Tree
+    buffer_state: Tree
     actor: Actor
 
 
 @jax.jit
 def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
     agent = make_agent(FRESH, ENV)
-    actor, t, _ = rollout(ENV, agent, WORLD, learner, actor, throw(FRESH, agent, key))
+    actor, t, _ = rollout(ENV, agent, WORLD, learner, actor, draw_noise(FRESH, agent, key))
     return actor, jax.tree.map(lambda x: x[None], t)  # of one environment
 
 
 @partial(jax.jit, static_argnums=0)
-def learned(static: config.ActorCritic, numbers: dict, learner: Learner, food: Tree, newest: Trajectory, key):
+def learned(static: config.ActorCritic, numbers: dict, learner: Learner, buffer_state: Tree, newest: Trajectory, key):
     settings = config.override(static, **numbers)
-    return learn(make_agent(settings, ENV), make_feed(settings), learner, food, newest, key)
+    return learn(make_agent(settings, ENV), make_buffer(settings), learner, buffer_state, newest, key)
 
 
 def step(static: config.ActorCritic, numbers: dict, state: State, key) -> tuple[State, Trajectory]:
     """Act a rollout and learn."""
     actor, newest = act(state.learner, state.actor, key)
-    learner, food, _ = learned(static, numbers, state.learner, state.food, newest, key)
-    return State(learner, food, actor), newest
+    learner, buffer_state, _ = learned(static, numbers, state.learner, state.buffer_state, newest, key)
+    return State(learner, buffer_state, actor), newest
 
 
 def start(settings: config.ActorCritic) -> State:
@@ -55,15 +56,15 @@ def start(settings: config.ActorCritic) -> State:
     learner = make_agent(settings, ENV).init(np.random.default_rng(0))
     double = lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x
     learner = jax.tree.map(double, learner)
-    actor = begin(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
+    actor = init_actor(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
     _, example = jax.eval_shape(act, learner, actor, jax.random.key(0))
-    return State(learner, make_feed(settings).init(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)), actor)
+    return State(learner, make_buffer(settings).init(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)), actor)
 
 
 def test_what_is_eaten_once_is_observed_and_learned_from(float64):
-    learner, food, actor = start(FRESH)
+    learner, buffer_state, actor = start(FRESH)
     _, t = act(learner, actor, jax.random.key(0))
-    ours, food, metrics = learned(FRESH, {"lam": 0.8}, learner, food, t, jax.random.key(1))
+    ours, buffer_state, metrics = learned(FRESH, {"lam": 0.8}, learner, buffer_state, t, jax.random.key(1))
 
     @jax.jit
     def updated(lam, learner, t):
@@ -71,7 +72,7 @@ def test_what_is_eaten_once_is_observed_and_learned_from(float64):
         return agent.update(agent.observe(learner, t), t)
 
     theirs, _, told = updated(0.8, learner, t)
-    assert food == ()
+    assert buffer_state == ()
     assert ours.memory.visits.sum() == 5
     jax.tree.map(np.testing.assert_array_equal, (ours, metrics), (theirs, told))
 
@@ -86,7 +87,7 @@ def test_replaying_only_the_newest_is_learning_on_policy(float64, lam):
         np.testing.assert_array_equal(newest.action, same.action)
         for a, b in zip(jax.tree.leaves(kept.learner), jax.tree.leaves(fresh.learner), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-    assert kept.food.pushed == 6
+    assert kept.buffer_state.pushed == 6
 
 
 def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory) -> tuple[float, np.ndarray]:
@@ -113,16 +114,16 @@ def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory)
 def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with(float64):
     """The priority that a replayed rollout is given is its V-trace error, by hand: with min(1, pi now / mu), mu as it was stored."""
     settings = config.override(REPLAY, offline_fraction=1.0)
-    agent, feed = make_agent(settings, ENV), make_feed(settings)
-    observe, push, draw = jax.jit(agent.observe), jax.jit(feed.push), jax.jit(feed.draw)
+    agent, buffer = make_agent(settings, ENV), make_buffer(settings)
+    observe, push, draw = jax.jit(agent.observe), jax.jit(buffer.push), jax.jit(buffer.draw)
     state, ages, corrected = start(REPLAY), [], []
     for number in range(12):
         key = jax.random.key(100 + number)
         after, newest = step(REPLAY, {"lam": 0.8, "offline_fraction": 1.0}, state, key)
-        food = push(state.food, newest)
-        t, (slot,) = draw(food, newest, 0, jax.random.fold_in(key, 0))
+        buffer_state = push(state.buffer_state, newest)
+        t, (slot,) = draw(buffer_state, newest, 0, jax.random.fold_in(key, 0))
         wanted, rho = error_by_hand(settings, observe(state.learner, newest), jax.tree.map(lambda x: x[0], jax.device_get(t)))
-        np.testing.assert_allclose(after.food.priority[slot], wanted + LEAST, rtol=1e-10)
+        np.testing.assert_allclose(after.buffer_state.priority[slot], wanted + LEAST, rtol=1e-10)
         ages.append((number - int(slot)) % 4)
         corrected.append(rho.min())
         if ages[-1] == 0:
@@ -136,16 +137,16 @@ def test_every_update_draws_for_itself():
     """Metrics are means over the updates; a rollout is observed and pushed once."""
     nothing = jnp.zeros((3, 0))
     numbered = lambda number: Trajectory(*[jnp.full(3, number, jnp.float32)] * 6, nothing)
-    feed = feeds.replay(50, 1, 40, 1.0, 1.0)
+    buffer = replay.prioritised(50, 1, 40, 1.0, 1.0)
     tell = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
     counter = make_agent(FRESH, ENV)._replace(observe=lambda learner, t: learner + 1, update=tell)
     alone = lambda number: jax.tree.map(lambda x: x[None], numbered(number))
-    ring, push = feed.init(numbered(0)), jax.jit(feed.push)
+    ring, push = buffer.init(numbered(0)), jax.jit(buffer.push)
     for number in range(49):
         ring = push(ring, alone(number))
-    learner, food, metrics = jax.jit(partial(learn, counter, feed))(0, ring, alone(49), jax.random.key(0))
-    assert (learner, food.pushed) == (1, 50)
-    drawn = jax.jit(lambda update: feed.draw(food, alone(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
+    learner, buffer_state, metrics = jax.jit(partial(learn, counter, buffer))(0, ring, alone(49), jax.random.key(0))
+    assert (learner, buffer_state.pushed) == (1, 50)
+    drawn = jax.jit(lambda update: buffer.draw(buffer_state, alone(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
     slots = [int(drawn(update)) for update in range(40)]
     assert len(set(slots)) > 20
     assert metrics["number"] == pytest.approx(np.mean(slots), rel=1e-6)

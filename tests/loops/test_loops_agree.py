@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from ersac import api, config
 from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.envs.make import make_env
-from ersac.loops import actor_learner, on_device
+from ersac.loops import device, host
 
 SMALL = {"hidden": (8,), "seeds": 1, "seed": 3, "rollout": 5}
 REPLAY = {"capacity": 7, "batch": 3, "updates": 2}  # rollouts are pushed out before the end
@@ -23,15 +23,15 @@ ROLLOUTS = 12
 slow = pytest.mark.slow
 
 
-def at_sea(agent: str, **changes) -> config.Train:
+def at_sea(agent: str, **changes) -> config.Experiment:
     return api.make_settings("deep-sea", agent, **(SMALL | {"depth": 4} | changes))
 
 
-def ashore(agent: str, name: str = "tiny", **changes) -> config.Train:
+def ashore(agent: str, name: str = "tiny", **changes) -> config.Experiment:
     return api.make_settings(f"gymnax:{name}", agent, **(SMALL | {"envs": 3} | changes))
 
 
-def noisy(settings: config.Train) -> config.Train:
+def noisy(settings: config.Experiment) -> config.Experiment:
     return config.replace_at(settings, ("learner", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01))
 
 
@@ -56,21 +56,21 @@ class Pushed(NamedTuple):
 def tiny() -> Env:
     """A point that is pushed by continuous actions and by chance: ends far to the right, is cut after six steps."""
 
-    def step(world, state, action, key):
+    def step(env_params, state, action, key):
         place = 0.8 * state.place + action + jax.random.uniform(key, (2,))
         real, ends = state.age < 6, place[0] > 2
         discount = jnp.where(real & ~ends, 1.0, 0.0)
         return Step(Pushed(place, state.age + 1), real * place[1], discount, real & ends, real * 1.0)
 
-    reset = lambda world, key: Pushed(jax.random.uniform(key, (2,)), jnp.zeros((), jnp.int32))
+    reset = lambda env_params, key: Pushed(jax.random.uniform(key, (2,)), jnp.zeros((), jnp.int32))
     actions = Box((2,), low=(-1.0, -0.5), high=(1.0, 0.75))
-    return Env("tiny", Box((2,)), actions, lambda seed: (), reset, lambda world, state: 3 * state.place + 1, step, envs=3)
+    return Env("tiny", Box((2,)), actions, lambda seed: (), reset, lambda env_params, state: 3 * state.place + 1, step, envs=3)
 
 
 def counted() -> Env:
     """The same point with two actions: pushed on or back."""
     env = tiny()
-    step = lambda world, state, action, key: env.step(world, state, action - 0.5, key)
+    step = lambda env_params, state, action, key: env.step(env_params, state, action - 0.5, key)
     return env._replace(name="counted", actions=Discrete(2), step=step)
 
 
@@ -78,8 +78,8 @@ def made(settings: config.Environment) -> Env:
     """An environment whose rewards and discounts are as precise as all else here."""
     env = (counted() if settings.id == "counted" else tiny()) if isinstance(settings, config.Gymnax) else make_env(settings)
 
-    def step(world, state, action, key):
-        step = env.step(world, state, action, key)
+    def step(env_params, state, action, key):
+        step = env.step(env_params, state, action, key)
         return step._replace(reward=jnp.float64(step.reward), discount=jnp.float64(step.discount), mask=jnp.float64(step.mask))
 
     return env._replace(step=step, unroll=1)  # which decides no number, and how long it takes to compile
@@ -89,24 +89,24 @@ def double(tree):
     return jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, jax.tree.map(np.asarray, tree))
 
 
-def on_the_host(settings: config.Train) -> config.Train:
+def on_the_host(settings: config.Experiment) -> config.Experiment:
     """The same settings, of an environment that is stepped from the host."""
     seen = settings.env.seen
     env = config.Gym(envs=settings.env.envs, target=getattr(settings.env, "target", None), lockstep=True, seen=seen)
     return dataclasses.replace(settings, env=env)
 
 
-def device_run(settings: config.Train, chunks: int):
+def device_run(settings: config.Experiment, chunks: int):
     """The carry and the facts of one seed, as `on_device` runs it, but for the precision of its first numbers."""
-    static, seed = on_device.program_of(settings), settings.run.seed
-    env, agent = on_device.build(settings)
-    world, learner = jax.tree.map(jnp.asarray, env.world(seed)), double(agent.init(np.random.default_rng(seed)))
+    static, seed = device.static_device_settings(settings), settings.run.seed
+    env, agent = device.build(settings)
+    env_params, learner = jax.tree.map(jnp.asarray, env.env_params(seed)), double(agent.init(np.random.default_rng(seed)))
     one = lambda tree: jax.tree.map(lambda x: x[None], tree)
-    started = on_device._start(static, np.array([seed], np.uint32), one(world), one(learner))
-    key, food, actor = jax.tree.map(lambda x: x[0], started)
+    started = device._start(static, np.array([seed], np.uint32), one(env_params), one(learner))
+    key, buffer_state, actor = jax.tree.map(lambda x: x[0], started)
     visits = jnp.zeros(env.n_states, jnp.int32) if settings.env.has_maps else ()
-    carry = on_device.Carry(learner, food, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32))
-    step = jax.jit(lambda numbers, carry: on_device.chunk(config.with_floats(static, numbers), carry, world, key))
+    carry = device.DeviceCarry(learner, buffer_state, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32))
+    step = jax.jit(lambda numbers, carry: device.chunk(config.with_floats(static, numbers), carry, env_params, key))
     brought = []
     for _ in range(chunks):
         carry, (facts, metrics, _) = step(config.floats(settings), carry)
@@ -114,29 +114,29 @@ def device_run(settings: config.Train, chunks: int):
     return carry, jax.tree.map(lambda *x: np.concatenate(x), *jax.device_get(brought))
 
 
-def host_run(settings: config.Train, chunks: int):
+def host_run(settings: config.Experiment, chunks: int):
     """The same of `actor_learner`, with the environment turned into a host one."""
-    env = actor_learner.as_host(on_device.build(settings)[0], settings)
+    env = host.to_host_env(device.build(settings)[0], settings)
     settings, spec = on_the_host(settings), spec_of(env)
-    carry = actor_learner.first_carry(settings, spec, settings.run.seed)
-    place = actor_learner.Place(env, settings.run.seed, carry._replace(learner=double(carry.learner)))
-    program = actor_learner.assembled(settings, spec, [place])
-    got = [chunk for _, chunk in zip(range(chunks), actor_learner.run(program), strict=False)]
+    carry = host.init_carry(settings, spec, settings.run.seed)
+    place = host.SeedState(env, settings.run.seed, carry._replace(learner=double(carry.learner)))
+    program = host.assemble(settings, spec, [place])
+    got = [chunk for _, chunk in zip(range(chunks), host.run_host(program), strict=False)]
     joined = lambda *x: np.concatenate(x, axis=1)[0]
-    return got[-1].carry[0], jax.tree.map(joined, *((chunk.facts, chunk.metrics) for chunk in got))
+    return got[-1].carry[0], jax.tree.map(joined, *((chunk.episodes, chunk.metrics) for chunk in got))
 
 
 @pytest.mark.parametrize("settings", CASES)
 def test_the_loops_agree(float64, monkeypatch, settings):
-    monkeypatch.setattr(on_device, "make_env", made)
+    monkeypatch.setattr(device, "make_env", made)
     settings = config.override(settings, chunk=ROLLOUTS // 3)
-    (device, (facts, metrics)), (host, (host_facts, host_metrics)) = device_run(settings, 3), host_run(settings, 3)
-    assert device.rollouts == host.rollouts == ROLLOUTS
+    (on_device, (facts, metrics)), (on_host, (host_facts, host_metrics)) = device_run(settings, 3), host_run(settings, 3)
+    assert on_device.rollouts == on_host.rollouts == ROLLOUTS
     close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
-    jax.tree.map(close, host.learner, device.learner)
-    jax.tree.map(close, host.food, device.food)
+    jax.tree.map(close, on_host.learner, on_device.learner)
+    jax.tree.map(close, on_host.buffer_state, on_device.buffer_state)
     jax.tree.map(close, host_facts, facts)
     jax.tree.map(close, {name: host_metrics[name] for name in metrics}, metrics)  # a host also tells how old its parameters were
     assert 0 < facts.ended.mean() < 1
-    before = on_device.build(settings)[1].init(np.random.default_rng(settings.run.seed))
-    assert not all(np.allclose(x, y) for x, y in zip(*map(jax.tree.leaves, (before.params, host.learner.params)), strict=True))
+    before = device.build(settings)[1].init(np.random.default_rng(settings.run.seed))
+    assert not all(np.allclose(x, y) for x, y in zip(*map(jax.tree.leaves, (before.params, on_host.learner.params)), strict=True))

@@ -9,15 +9,15 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import api, config
-from ersac.agents.make import make_optimisers, make_parts
+from ersac.agents.build import make_optimisers, make_parts
 from ersac.envs.base import Box, Discrete, Env, Step
-from ersac.loops import actor_learner, on_device
+from ersac.loops import device, host
 
 GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 150
 WORTH = 1 / (1 - GAMMA)
 # By seed: the mask of the fake step, and the discount where the limit cuts. First as it should be, then each of them wrong.
 WORLDS = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
-PLAIN, SCALED = config.PLAIN, config.Seen()
+PLAIN, SCALED = config.NO_NORMALISATION, config.Normalise()
 
 
 class Walk(NamedTuple):
@@ -28,40 +28,40 @@ def endless(observations) -> Env:
     """Round and round three places with one action; every real step pays 1."""
     corner = jnp.array([[0.0, 1.0], [0.9, -0.5], [-0.9, -0.5]])
 
-    def observe(world, state):
+    def observe(env_params, state):
         place = state.age % PLACES
         return place if isinstance(observations, Discrete) else corner[place]
 
-    def step(world, state, action, key):
-        fake_mask, discount_at_cut = world
+    def step(env_params, state, action, key):
+        fake_mask, discount_at_cut = env_params
         real, cut = state.age < LIMIT, state.age == LIMIT - 1
         discount = jnp.where(real, jnp.where(cut, discount_at_cut, 1.0), 0.0)
         return Step(Walk(state.age + 1), jnp.where(real, 1.0, 0.0), discount, jnp.bool_(False), jnp.where(real, 1.0, fake_mask))
 
-    reset = lambda world, key: Walk(jnp.zeros((), jnp.int32))
+    reset = lambda env_params, key: Walk(jnp.zeros((), jnp.int32))
     return Env("endless", observations, Discrete(1), lambda seed: WORLDS[seed], reset, observe, step)
 
 
-def worth(settings: config.Train, env: Env, seen: config.Seen, learner) -> np.ndarray:
+def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner) -> np.ndarray:
     """What the critic says of every place, in units of the environment."""
     parts, obs = make_parts(settings.learner, env, seen), jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES))
     looked_up = make_optimisers(settings.learner, parts, 0.0).rows.look_up(learner.params.rows, obs)
-    dense, obs = learner.params.dense, parts.lens.obs(learner.memory, obs)
+    dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory, obs)
     features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
     told = parts.value.apply(dense["value"], looked_up["value"], obs, features)[:, 0]
-    return np.asarray(told / parts.lens.reward(learner.memory, 1.0))
+    return np.asarray(told / parts.normaliser.reward(learner.memory, 1.0))
 
 
-def on_the_device(settings: config.Train, env: Env) -> list:
-    program = on_device.prepare(settings)
-    chunk = next(on_device.run(program))
+def on_the_device(settings: config.Experiment, env: Env) -> list:
+    program = device.prepare_device(settings)
+    chunk = next(device.run_device(program))
     return [jax.tree.map(lambda x, seed=seed: np.asarray(x)[seed], chunk.carry.learner) for seed in range(len(WORLDS))]
 
 
-def on_the_host(settings: config.Train, env: Env) -> list:
+def on_the_host(settings: config.Experiment, env: Env) -> list:
     seeds = itertools.count()
-    make = lambda: actor_learner.as_host(env, config.override(settings, seed=next(seeds)))
-    chunk = next(actor_learner.run(actor_learner.prepare(settings, make=make)))
+    make = lambda: host.to_host_env(env, config.override(settings, seed=next(seeds)))
+    chunk = next(host.run_host(host.prepare_host(settings, make=make)))
     return [carry.learner for carry in chunk.carry]
 
 
@@ -76,7 +76,7 @@ def on_the_host(settings: config.Train, env: Env) -> list:
 )
 def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
     env = endless(observations)
-    monkeypatch.setattr(on_device, "make_env", lambda settings: env)
+    monkeypatch.setattr(device, "make_env", lambda settings: env)
     kind = "gymnax" if loop is on_the_device else "gym"
     changes = {"envs": 1, "rollout": 5, "hidden": (8,), "members": 2, "alpha": 1.0, "gamma": GAMMA, "learning_rate": 0.03}
     settings = api.make_settings(f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS)

@@ -8,36 +8,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ersac import api, checkpoint, disk, display
-from ersac.loops import machine
-from ersac.study import keeper, picture
+from ersac import api, display
+from ersac.analysis import picture
+from ersac.loops import devices
+from ersac.runs import checkpoint, checkpointer, disk
 
-machine.claim_cores()  # before anything here wakes jax: these runs are shared out as real ones are
+devices.claim_cores()  # before anything here wakes jax: these runs are shared out as real ones are
 SMALL = {"depth": 6, "seeds": 2, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 100, "stop_when_solved": False}
 
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
     """Checkpoints after every chunk, and no time for pictures."""
-    monkeypatch.setattr(keeper, "COST_SHARE", float("inf"))
-    monkeypatch.setattr(picture, "draw", lambda *_: None)
-    monkeypatch.setattr(picture, "as_png", lambda _: b"a picture")
+    monkeypatch.setattr(checkpointer, "COST_SHARE", float("inf"))
+    monkeypatch.setattr(picture, "draw_picture", lambda *_: None)
+    monkeypatch.setattr(picture, "picture_png", lambda _: b"a picture")
 
 
 @pytest.fixture
 def train(quick) -> Callable[..., api.Result]:
     """Run the small run in a directory, or go on with it."""
 
-    def run(out: Path, agent: str = "ersac", caught=lambda: 0, exact: bool = False, **changes) -> api.Result:
+    def run(out: Path, agent: str = "ersac", poll=lambda: 0, exact: bool = False, **changes) -> api.Result:
         settings = api.make_settings("deep-sea", agent, **(SMALL | {"checkpoint_seconds": 0.0} | changes))
-        return api.run(settings, out, display.Silent(), resume=True, exact=exact, caught=caught)
+        return api.run_experiment(settings, out, display.Silent(), resume=True, exact=exact, poll=poll)
 
     return run
 
 
 def digests(run: Path) -> dict[str, str]:
     """A digest of every array that a run left: its last checkpoint, and its facts."""
-    newest = checkpoint.numbers(run / checkpoint.DIRECTORY)[-1]
+    newest = checkpoint.finished_steps(run / checkpoint.DIRECTORY)[-1]
     found = {}
     for path in (run / checkpoint.DIRECTORY / f"{newest:012d}.npz", run / "facts.npz"):
         with np.load(path, allow_pickle=False) as file:

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 
 from ersac import api, cli, config  # noqa: E402
 from ersac.agents.presets import PRESETS, TABLE_PRESETS  # noqa: E402
-from ersac.study import records  # noqa: E402
+from ersac.runs import records  # noqa: E402
 
 
 class Nasty:
@@ -53,7 +53,7 @@ JUNK += [
     {8},
     range(1, 3),
 ]
-JUNK += [object(), Nasty(), Tall(), config.DeepSea(), config.DeepSea, config.Between(0, 1), len, 1j, Decimal(1), Fraction(1, 2)]
+JUNK += [object(), Nasty(), Tall(), config.DeepSea(), config.DeepSea, config.Range(0, 1), len, 1j, Decimal(1), Fraction(1, 2)]
 JUNK += [Fraction(10**400), np.float32(0.5), np.int64(3), np.float64("nan"), np.float32("inf"), np.bool_(True), np.array(5)]
 JUNK += [np.array([8, 8]), np.array([[8]]), np.zeros(0), itertools.count(1), np.float16(1), np.uint8(4)]
 WORDS = [
@@ -126,9 +126,9 @@ def field_of(hint) -> Field:
     if origin is typing.Annotated:
         field = field_of(args[0])
         for extra in args[1:]:
-            if isinstance(extra, config.Having):
+            if isinstance(extra, config.Callables):
                 field = field._replace(none=True)
-            if isinstance(extra, config.Between):
+            if isinstance(extra, config.Range):
                 field = field._replace(low=extra.low, high=extra.high, above=extra.above)
         return field
     return Field(hint)
@@ -177,19 +177,19 @@ def outcome(deed, good: bool | None, allowed) -> dict:
         return {"outcome": "help" if stop.code in (0, None) else f"exit {stop.code}", "wanted": good}
     except BaseException as error:
         return {"outcome": "traceback", "wanted": good, "text": f"{type(error).__name__}: {error}"[:200]}
-    return {"outcome": "accepted", "wanted": good, "settings": records.as_json(settings)}
+    return {"outcome": "accepted", "wanted": good, "settings": records.settings_json(settings)}
 
 
-def choice(rng: random.Random) -> tuple[dict, bool, config.Train]:
+def choice(rng: random.Random) -> tuple[dict, bool, config.Experiment]:
     """Who learns, and how sure it is of that; with settings that have the fields there are then."""
     agent, known = named(rng, list(PRESETS))
     who, good = {"agent": agent}, known
-    base = config.Train(learner=PRESETS[agent] if known else PRESETS["ersac"])
+    base = config.Experiment(learner=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.3:
         who["network"], known = named(rng, list(BY_NETWORK))
         good &= known and agent in BY_NETWORK.get(who["network"], {}) and isinstance(base.learner, config.ActorCritic)
         if good:
-            base = config.Train(learner=BY_NETWORK[who["network"]][agent])
+            base = config.Experiment(learner=BY_NETWORK[who["network"]][agent])
     if rng.random() < 0.4:
         who["uncertainty"], known = named(rng, AT_SEA)
         good &= known and isinstance(base.learner, config.ActorCritic)

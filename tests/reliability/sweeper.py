@@ -12,41 +12,42 @@ from pathlib import Path
 
 import numpy as np
 
-from ersac import api, cli, config, disk
-from ersac.study import records, sweeps
-from ersac.study.sweeps import Lines, Size, Sweep
+from ersac import api, cli, config
+from ersac.runs import disk, records
+from ersac.sweeps import catalogue
+from ersac.sweeps.catalogue import LineFactory, Sweep, SweepSize
 
 SYNC_SECONDS = 0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
 TINY = {"hidden": (8, 8), "rollout": 20}
-LINES = tuple(Lines("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
+LINES = tuple(LineFactory("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
 SWEEPS = {
-    "tiny-500": Sweep("to be killed", LINES, {"smoke": Size((4, 5), 125, 2_000)}, stop_when_solved=False),
-    "tiny-100": Sweep("to be run twice", LINES, {"smoke": Size((4,), 50, 400)}, stop_when_solved=False),
+    "tiny-500": Sweep("to be killed", LINES, {"smoke": SweepSize((4, 5), 125, 2_000)}, stop_when_solved=False),
+    "tiny-100": Sweep("to be run twice", LINES, {"smoke": SweepSize((4,), 50, 400)}, stop_when_solved=False),
 }
 
 
-def often(found: list[sweeps.Instance]) -> list[sweeps.Instance]:
+def often(found: list[catalogue.Instance]) -> list[catalogue.Instance]:
     """Instances that are saved after every chunk: a driver that lives for a second gets somewhere."""
     return [each._replace(settings=config.override(each.settings, checkpoint_seconds=0.0)) for each in found]
 
 
 def sweep(name: str, home: str, engine: str) -> None:
     """Run a sweep of this file, or one that anybody can run as it is."""
-    from ersac.study import keeper  # jax, which writers need not wait for
+    from ersac.runs import checkpointer  # jax, which writers need not wait for
 
     if name in SWEEPS:
-        instances = sweeps.instances
-        sweeps.SWEEPS, keeper.COST_SHARE = SWEEPS, math.inf
-        sweeps.instances = lambda *args: often(instances(*args))
+        instances = catalogue.instances
+        catalogue.SWEEPS, checkpointer.COST_SHARE = SWEEPS, math.inf
+        catalogue.instances = lambda *args: often(instances(*args))
     cli.main(["sweep", name, "--out", home, "--engine", engine])
 
 
-def facts_of(number: int) -> tuple[config.Train, records.SeedFacts, records.Metrics]:
+def facts_of(number: int) -> tuple[config.Experiment, records.EpisodeStats, records.Metrics]:
     """What a writer writes under a number."""
     settings = api.make_settings(depth=5, seeds=1, seed=number)
     rng = np.random.default_rng(number)
     column = rng.random((1, 50)).astype(np.float32)
-    facts = records.SeedFacts(number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32))
+    facts = records.EpisodeStats(number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32))
     return settings, facts, records.Metrics(np.arange(50), {"tau": column})
 
 
@@ -55,10 +56,10 @@ def write_records(home: Path, first: int, last: int, tell: Callable[[int], None]
     for number in range(first, last):
         settings, facts, metrics = facts_of(number)
         directory = home / str(number)
-        if records.failure(directory, settings) or records.ended(directory, settings):
+        if records.failure(directory, settings) or records.ended_summary(directory, settings):
             continue
         result = api.Result(settings, [facts], metrics, [], 0, 0.0, 1.0, 1.0, [], directory)
-        with records.hold(directory, settings, resume=True):
+        with records.hold_run(directory, settings, resume=True):
             records.write_results(directory, [facts], metrics, [], None, result.summary())
         tell(number)
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ersac import checkpoint, disk
+from ersac.runs import checkpoint, disk
 
 NOTES = {"settings": "abc", "fingerprint": {}, "departures": [], "spent": {"wall": 0.1}}
 
@@ -35,8 +35,8 @@ def raw(leaf) -> tuple:
 
 def test_every_bit_and_type_comes_back(tmp_path):
     saved = tree()
-    checkpoint.save(tmp_path, 7, {"loop": saved}, NOTES)
-    found = checkpoint.load(tmp_path, "abc", pytest.fail)
+    checkpoint.save_checkpoint(tmp_path, 7, {"loop": saved}, NOTES)
+    found = checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail)
     assert (found.number, found.notes) == (7, NOTES)
     back = checkpoint.restore(found, "loop", tree(1))
     assert jax.tree.structure(back) == jax.tree.structure(saved)
@@ -54,9 +54,9 @@ def test_every_bit_and_type_comes_back(tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused_in_one_line(tmp_path, spoil, words):
-    checkpoint.save(tmp_path, 7, {"loop": tree()}, NOTES)
+    checkpoint.save_checkpoint(tmp_path, 7, {"loop": tree()}, NOTES)
     with pytest.raises(disk.DiskError) as error:
-        checkpoint.restore(checkpoint.load(tmp_path, "abc", pytest.fail), "loop", spoil(tree()))
+        checkpoint.restore(checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail), "loop", spoil(tree()))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -66,7 +66,7 @@ def two(tmp_path_factory) -> Path:
     """Two generations."""
     made = tmp_path_factory.mktemp("two")
     for number in (10, 20):
-        checkpoint.save(made, number, {"loop": tree(number)}, NOTES)
+        checkpoint.save_checkpoint(made, number, {"loop": tree(number)}, NOTES)
     return made
 
 
@@ -82,14 +82,14 @@ OLDER = {name: raw(array) for name, array in checkpoint.flatten({"loop": tree(10
 def falls_back(directory: Path, what: str = "") -> None:
     """The damage is named in one line and moved aside, and the older generation is used."""
     told: list[str] = []
-    found = checkpoint.load(directory, "abc", told.append)
+    found = checkpoint.load_checkpoint(directory, "abc", told.append)
     assert found is not None, what
     assert found.number == 10, what
     assert {name: raw(array) for name, array in found.arrays.items()} == OLDER
     assert len(told) == 1, what
     assert "000000000020.json is damaged (" in told[0], what
     assert "\n" not in told[0], what
-    assert checkpoint.numbers(directory) == [10]
+    assert checkpoint.finished_steps(directory) == [10]
     assert (directory / "000000000020.json.bad").exists()
 
 
@@ -137,11 +137,11 @@ def test_swapped_files(two, tmp_path, suffixes):
         (directory / "aside").rename(b)
     told: list[str] = []
     with pytest.raises(disk.DiskError, match=r"no good checkpoint in .*: 2 damaged") as error:
-        checkpoint.load(directory, "abc", told.append)
+        checkpoint.load_checkpoint(directory, "abc", told.append)
     assert len(told) == 2
     assert "\n" not in str(error.value)
     with pytest.raises(disk.DiskError, match="no good checkpoint"):  # it does not start afresh behind anybody's back
-        checkpoint.load(directory, "abc", pytest.fail)
+        checkpoint.load_checkpoint(directory, "abc", pytest.fail)
 
 
 @pytest.mark.parametrize("name", ["000000000020.npz", "000000000020.json"])
@@ -150,15 +150,15 @@ def test_a_missing_half(two, tmp_path, name):
     (directory / name).unlink()
     if name.endswith("npz"):
         falls_back(directory)
-        assert checkpoint.load(directory, "abc", pytest.fail).number == 10  # said once
+        assert checkpoint.load_checkpoint(directory, "abc", pytest.fail).number == 10  # said once
     else:  # arrays without a manifest never were a checkpoint
-        assert checkpoint.load(directory, "abc", pytest.fail).number == 10
+        assert checkpoint.load_checkpoint(directory, "abc", pytest.fail).number == 10
 
 
 def test_another_runs_checkpoint_is_not_taken(two, tmp_path):
     told: list[str] = []
     with pytest.raises(disk.DiskError):
-        checkpoint.load(copy(two, tmp_path / "other"), "xyz", told.append)
+        checkpoint.load_checkpoint(copy(two, tmp_path / "other"), "xyz", told.append)
     assert ["a run with other settings" in line for line in told] == [True, True]
 
 
@@ -188,15 +188,15 @@ def malicious(number: int, canary: Path) -> bytes:
 def test_20_malicious_files_are_refused_and_run_nothing(tmp_path):
     for number in range(20):
         directory, canary = tmp_path / str(number), tmp_path / "canary"
-        checkpoint.save(directory, 10, {"loop": {"w": np.zeros(3)}}, NOTES)
-        checkpoint.save(directory, 20, {"loop": {"w": np.ones(3)}}, NOTES)
+        checkpoint.save_checkpoint(directory, 10, {"loop": {"w": np.zeros(3)}}, NOTES)
+        checkpoint.save_checkpoint(directory, 20, {"loop": {"w": np.ones(3)}}, NOTES)
         data = malicious(number, canary)
         (directory / "000000000020.npz").write_bytes(data)
         manifest = checkpoint.unseal((directory / "000000000020.json").read_bytes())
         manifest |= {"bytes": len(data), "sha256": disk.digest(data)}  # the attacker can compute digests too
         (directory / "000000000020.json").write_bytes(checkpoint.seal(manifest))
         told: list[str] = []
-        assert checkpoint.load(directory, "abc", told.append).number == 10
+        assert checkpoint.load_checkpoint(directory, "abc", told.append).number == 10
         assert len(told) == 1
         assert "not readable" in told[0]
         assert not canary.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from ersac import api, config
 from ersac.agents.presets import PRESETS
-from ersac.loops import on_device
+from ersac.loops import device
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def test_no_two_seeds_are_alike(twins):
     assert len(set(found)) == len(found) == 60
 
 
-def trace(settings: config.Train) -> None:
+def trace(settings: config.Experiment) -> None:
     """A chunk of one seed, looked at by jax's own check of keys; it cannot look into a vmapped scan, and seeds are nothing but that."""
-    program = on_device.prepare(settings)
-    carry, world, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.worlds, program.keys))
+    program = device.prepare_device(settings)
+    carry, env_params, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.env_params, program.keys))
     with jax.debug_key_reuse(True):
-        jax.jit(partial(on_device.chunk, settings)).lower(carry, world, key)
+        jax.jit(partial(device.chunk, settings)).lower(carry, env_params, key)
 
 
 ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")  # each draws where another one does
@@ -58,13 +58,13 @@ CASES = [
 
 @pytest.mark.parametrize("changes", CASES, ids=str)
 def test_no_key_is_used_twice(changes, monkeypatch):
-    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    monkeypatch.setattr(device, "_compiled", lambda *_: dict)
     trace(api.make_settings(**{"depth": 4, "seeds": 1, "hidden": (4,), "rollout": 5, "chunk": 2} | changes))
 
 
 def test_a_key_that_is_used_twice_is_noticed(monkeypatch):
-    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
-    twice = lambda settings, agent, envs, key, whole=on_device.throw_all: (jax.random.normal(key), whole(settings, agent, envs, key))[1]
-    monkeypatch.setattr(on_device, "throw_all", twice)
+    monkeypatch.setattr(device, "_compiled", lambda *_: dict)
+    twice = lambda settings, agent, envs, key, whole=device.draw_all_noise: (jax.random.normal(key), whole(settings, agent, envs, key))[1]
+    monkeypatch.setattr(device, "draw_all_noise", twice)
     with pytest.raises(jax.errors.KeyReuseError):
         trace(api.make_settings(depth=4, seeds=1, hidden=(4,), rollout=5, chunk=2))

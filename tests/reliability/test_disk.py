@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import ersac
-from ersac import checkpoint, disk
 from ersac.config import SettingsError
+from ersac.runs import checkpoint, disk
 
 SOURCE = Path(ersac.__file__).parent
 NOTES = {"settings": "abc", "fingerprint": {}, "departures": [], "spent": {}}
@@ -27,7 +27,7 @@ TREES = [{"w": np.full(50, number, np.float32), "n": np.asarray(number)} for num
 
 
 def save(directory: Path, number: int) -> None:
-    checkpoint.save(directory, number, TREES[number], NOTES)
+    checkpoint.save_checkpoint(directory, number, TREES[number], NOTES)
 
 
 def crashes(directory, monkeypatch, memory, crash, kind: str, crash_at: int) -> list[str]:
@@ -56,17 +56,17 @@ def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, m
             directory = tmp_path / f"{kind} {k}"
             crashes(directory, monkeypatch, memory, crash, kind, k)
             complaints: list[str] = []
-            good = checkpoint.load(directory, "abc", complaints.append)
+            good = checkpoint.load_checkpoint(directory, "abc", complaints.append)
             assert good is not None, (kind, k)
             assert not complaints, (kind, k)  # a crash is no damage
             assert good.number in (1, 2)
-            for number in checkpoint.numbers(directory):
+            for number in checkpoint.finished_steps(directory):
                 checkpoint.verify(directory, number)  # none that would be an alarm one day
             np.testing.assert_array_equal(good.arrays["w"], TREES[good.number]["w"])
             found.add(good.number)
             save(directory, 3)  # and life goes on
-            assert checkpoint.load(directory, "abc", complaints.append).number == 3
-            assert len(checkpoint.numbers(directory)) == checkpoint.KEPT
+            assert checkpoint.load_checkpoint(directory, "abc", complaints.append).number == 3
+            assert len(checkpoint.finished_steps(directory)) == checkpoint.KEPT
             assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
     assert found == {1, 2}  # crashes fell before and after the moment from which the new one counts
 
@@ -95,7 +95,7 @@ def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch
             assert re.search(r"; needs [\d,]+ bytes, [\d,]+ are free$", text)
         monkeypatch.setattr(disk, "OPS", disk.Ops())
         complaints: list[str] = []
-        good = checkpoint.load(directory, "abc", complaints.append)
+        good = checkpoint.load_checkpoint(directory, "abc", complaints.append)
         assert good is not None
         assert good.number in (1, 2)
         assert not complaints
@@ -119,7 +119,7 @@ def test_a_new_file_is_readable_as_the_umask_allows_and_never_executable(tmp_pat
 
 PAIR = """
 import sys, pathlib
-from ersac import disk
+from ersac.runs import disk
 from ersac.config import SettingsError
 for line in sys.stdin:
     try:

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from ersac import checkpoint, cli, disk, exits
+from ersac import cli
 from ersac.config import SettingsError
-from ersac.study import records
+from ersac.runs import checkpoint, disk, exits, records
 
 BEGIN = (
     "train",
@@ -73,8 +73,8 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(quick, lef
         assert err.startswith("ersac: ")
         assert str(run.parent) in err
         monkeypatch.setattr(disk, "OPS", disk.Ops())
-        if checkpoint.numbers(run / "checkpoints"):
-            kept += checkpoint.load(run / "checkpoints", records.run_hash(records.read_settings(run)), pytest.fail) is not None
+        if checkpoint.finished_steps(run / "checkpoints"):
+            kept += checkpoint.load_checkpoint(run / "checkpoints", records.run_hash(records.read_settings(run)), pytest.fail) is not None
             assert capsys.readouterr().err == ""
         if k % 16 == 0:
             assert code(*BEGIN, str(run)) == 0
@@ -104,16 +104,16 @@ def test_two_runs_on_one_directory(quick, tmp_path, monkeypatch, capsys):
 
 WATCHED = """
 import hashlib, sys, time
-from ersac import exits
-with exits.Watch() as watch:
+from ersac.runs import exits
+with exits.SignalWatcher() as watch:
     if sys.argv[1] == "asks":
-        watch.caught()
+        watch.poll()
     print("ready", flush=True)
     began = time.monotonic()
     while time.monotonic() < began + 3:  # as deaf as a compiled call: Python's own handlers wait until it is over
         hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
-        if watch.caught():
-            sys.exit(exits.of_signal(watch.caught()))
+        if watch.poll():
+            sys.exit(exits.of_signal(watch.poll()))
 """
 
 
@@ -142,11 +142,11 @@ def test_the_first_signal_waits_for_the_chunk_and_the_second_does_not(number):
 
 def test_signals_are_left_as_they_were():
     before = [signal.getsignal(number) for number in exits.SIGNALS]
-    with exits.Watch() as watch:
-        assert watch.caught() == 0
+    with exits.SignalWatcher() as watch:
+        assert watch.poll() == 0
         os.kill(os.getpid(), signal.SIGTERM)
         until = time.monotonic() + 5
-        while not watch.caught() and time.monotonic() < until:
+        while not watch.poll() and time.monotonic() < until:
             time.sleep(0.01)
-        assert watch.caught() == signal.SIGTERM
+        assert watch.poll() == signal.SIGTERM
     assert [signal.getsignal(number) for number in exits.SIGNALS] == before

@@ -15,8 +15,8 @@ import pytest
 from ersac import api, config
 from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError
-from ersac.loops import on_device
-from ersac.study import records
+from ersac.loops import device
+from ersac.runs import records
 
 FROM_PYTHON, AS_WORDS, TRACED = 9_800, 200, 8
 TINY = {
@@ -56,7 +56,7 @@ def cases(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def accepted(cases):
-    return [config.check(records.from_json(case["settings"])) for case in cases if case["outcome"] == "accepted"]
+    return [config.check(records.settings_from_json(case["settings"])) for case in cases if case["outcome"] == "accepted"]
 
 
 def test_no_traceback_in_ten_thousand(cases):
@@ -79,7 +79,7 @@ def test_what_is_accepted_stays_accepted(accepted):
         assert config.check(settings) == settings
 
 
-def fits(settings: config.Train) -> bool:
+def fits(settings: config.Experiment) -> bool:
     """What is accepted alone may not fit together, which is told when an agent is built: see the test below."""
     learner, wants = settings.learner, getattr(settings.learner, "uncertainty", None)
     if isinstance(learner, config.BootDQN):
@@ -90,10 +90,10 @@ def fits(settings: config.Train) -> bool:
     return not getattr(wants, "shared", False) and not any(width % 2 for width in layers)
 
 
-def refusal(settings: config.Train) -> str:
+def refusal(settings: config.Experiment) -> str:
     """What is said when an agent is built that cannot be; nothing where it can."""
     try:
-        on_device.build(settings)
+        device.build(settings)
     except SettingsError as error:
         return str(error)
     return ""
@@ -106,14 +106,14 @@ def test_what_does_not_fit_together_is_refused_in_one_line_and_nothing_else_is(a
     assert 10 < sum(map(bool, told.values())) < 200
 
 
-def first_step(settings: config.Train) -> None:
+def first_step(settings: config.Experiment) -> None:
     """One rollout, one update, and all numbers finite after it; NonFinite if not."""
-    program = on_device.prepare(settings)
-    chunk = next(on_device.run(program))
-    on_device.snapshot(program, chunk.carry)
+    program = device.prepare_device(settings)
+    chunk = next(device.run_device(program))
+    device.snapshot_device(program, chunk.carry)
 
 
-def tiny(settings: config.Train) -> config.Train:
+def tiny(settings: config.Experiment) -> config.Experiment:
     """The same numbers in a sea that costs nothing: programs that differ only in those are compiled once."""
     names = {path[-1] for path, _, _ in config.leaves(settings)}
     changes = {name: value for name, value in TINY.items() if name in names}
@@ -147,7 +147,7 @@ def test_edges_take_their_first_step(agent, uncertainty, edge):
     for path, hint, value in list(config.leaves(settings)):
         if isinstance(value, float):
             within = (
-                next(extra for extra in hint.__metadata__ if isinstance(extra, config.Between)) if hasattr(hint, "__metadata__") else None
+                next(extra for extra in hint.__metadata__ if isinstance(extra, config.Range)) if hasattr(hint, "__metadata__") else None
             )
             if within is not None:
                 low = np.nextafter(within.low, np.inf) if within.above else within.low
@@ -178,16 +178,16 @@ def test_small_shapes_take_their_first_step(shape):
 
 def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
     """All of a chunk but its compilation, with the shapes it would have."""
-    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    monkeypatch.setattr(device, "_compiled", lambda *_: dict)
     seen = set()
     for settings in accepted:
-        form = config.override(on_device.program_of(settings), seeds=1, depth=min(settings.env.depth, 30))
+        form = config.override(device.static_device_settings(settings), seeds=1, depth=min(settings.env.depth, 30))
         if form in seen or not fits(settings) or config.bytes_needed(form) > 2e7:
             continue
         seen.add(form)
-        program = on_device.prepare(config.with_floats(form, config.floats(settings)))
-        carry, world, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.worlds, program.keys))
-        after, _ = jax.eval_shape(partial(on_device.chunk, program.settings), carry, world, key)
+        program = device.prepare_device(config.with_floats(form, config.floats(settings)))
+        carry, env_params, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.env_params, program.keys))
+        after, _ = jax.eval_shape(partial(device.chunk, program.settings), carry, env_params, key)
         assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, carry)
         if len(seen) == TRACED:
             break
@@ -222,10 +222,10 @@ NEEDS = [
 
 @pytest.mark.parametrize("changes", NEEDS, ids=str)
 def test_what_a_run_needs_is_known_before_it_begins(changes, monkeypatch):
-    monkeypatch.setattr(on_device, "_compiled", lambda *_: dict)
+    monkeypatch.setattr(device, "_compiled", lambda *_: dict)
     settings = api.make_settings(**({"depth": 40, "seeds": 2, "hidden": (32, 16), "chunk": 1, "rollout": 5} | changes))
-    program = on_device.prepare(settings)
-    state = sum(leaf.nbytes for leaf in jax.tree.leaves((program.carry, program.worlds)))
+    program = device.prepare_device(settings)
+    state = sum(leaf.nbytes for leaf in jax.tree.leaves((program.carry, program.env_params)))
     assert config.bytes_needed(settings) / 2 == pytest.approx(state, rel=0.02)
 
 
@@ -243,11 +243,11 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
     with pytest.raises(
         SettingsError, match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; --seeds \d+ would fit$"
     ) as error:
-        config.refuse_if_too_large(settings)
+        config.check_memory(settings)
     fit = int(str(error.value).split("--seeds ")[2].split()[0])
-    config.refuse_if_too_large(config.override(settings, seeds=fit))
+    config.check_memory(config.override(settings, seeds=fit))
     with pytest.raises(SettingsError):
-        config.refuse_if_too_large(config.override(settings, seeds=fit + 1))
+        config.check_memory(config.override(settings, seeds=fit + 1))
     with pytest.raises(SettingsError, match="choose a smaller --depth"):
         api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
     with pytest.raises(SettingsError, match=r"choose a smaller --depth, --hidden, --members, --batch, --rollout or --chunk$"):
@@ -273,7 +273,7 @@ def test_as_much_is_kept_as_would_fit(monkeypatch, tmp_path, agent, name, change
     with pytest.raises(SettingsError, match=words) as error:
         api.train(agent=agent, out=tmp_path / "run", show=False, **{name: 10_000_000}, **changes)
     fit = int(str(error.value).split(f"--{name} ")[1].split()[0])
-    config.refuse_if_too_large(config.override(settings, **{name: fit}))
+    config.check_memory(config.override(settings, **{name: fit}))
     with pytest.raises(SettingsError, match=f"--{name} {fit} would fit"):
-        config.refuse_if_too_large(config.override(settings, **{name: fit + 1}))
+        config.check_memory(config.override(settings, **{name: fit + 1}))
     assert not (tmp_path / "run").exists()

@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import api, checkpoint, cli, game
-from ersac.agents import actor_critic, make
-from ersac.exits import NonFinite
-from ersac.loops import guard, on_device
-from ersac.study import keeper, picture
+from ersac import api, cli
+from ersac.agents import actor_critic
+from ersac.agents import build as agent_build
+from ersac.algorithm import game
+from ersac.analysis import picture
+from ersac.loops import device, guard
+from ersac.runs import checkpoint, checkpointer
+from ersac.runs.exits import NonFinite
 from ersac.types import Trajectory
 
 DEPTH, ROLLOUT = 7, 5  # a rollout sees a row of the sea at most once, so a row is a step
@@ -20,11 +23,11 @@ ROLLOUTS = 40
 
 
 @jax.custom_vjp
-def spoils_gradient(x, spoilt):
+def spoils_gradient(x, on_nonfinite):
     return x
 
 
-spoils_gradient.defvjp(lambda x, spoilt: (x, spoilt), lambda spoilt, g: (jnp.where(spoilt, jnp.nan, g), None))
+spoils_gradient.defvjp(lambda x, on_nonfinite: (x, on_nonfinite), lambda on_nonfinite, g: (jnp.where(on_nonfinite, jnp.nan, g), None))
 
 
 class Spoiler:
@@ -48,21 +51,21 @@ class Spoiler:
 def spoiled(monkeypatch):
     """A house in which the spoiler lives. Its programs are nobody else's."""
     spoiler = Spoiler()
-    on_device._compiled.cache_clear()
+    device._compiled.cache_clear()
 
-    def build(settings, whole=on_device.build):
+    def build(settings, whole=device.build):
         spoiler.code = settings.run.checkpoint_seconds
         return whole(settings)
 
-    def rollout(env, agent, world, learner, *rest, whole=on_device.rollout):
+    def rollout(env, agent, env_params, learner, *rest, whole=device.rollout):
         spoiler.time = learner.opt["time"]
-        return whole(env, agent, world, learner, *rest)
+        return whole(env, agent, env_params, learner, *rest)
 
-    def make_env(settings, whole=on_device.make_env):
+    def make_env(settings, whole=device.make_env):
         env = whole(settings)
 
-        def step(world, state, action, key):
-            told = env.step(world, state, action, key)
+        def step(env_params, state, action, key):
+            told = env.step(env_params, state, action, key)
             return told._replace(reward=spoiler.at(told.reward, "reward", state.row))
 
         return env._replace(step=step)
@@ -70,29 +73,29 @@ def spoiled(monkeypatch):
     def logits(parts, params, obs, whole=actor_critic.policy_logits):
         return spoiler.at(whole(parts, params, obs), "logits", obs // DEPTH)
 
-    def uncertainty(*args, whole=make.make_uncertainty):
+    def uncertainty(*args, whole=agent_build.make_uncertainty):
         made = whole(*args)
         return made._replace(sigma2=lambda *x: spoiler.at(made.sigma2(*x), "sigma2") if len(x[2].shape) else made.sigma2(*x))
 
     def payoff(*args, whole=game.payoff):
         return spoils_gradient(spoiler.at(whole(*args), "payoff"), spoiler.bad("gradient"))
 
-    def optimisers(*args, whole=make.make_optimisers):
+    def optimisers(*args, whole=agent_build.make_optimisers):
         made = whole(*args)
         wrap = lambda inner, name: inner._replace(
             update=lambda g, s: (lambda step, state: (jax.tree.map(lambda x: spoiler.at(x, name), step), state))(*inner.update(g, s))
         )
         return made._replace(dense=wrap(made.dense, "params"), log_tau=wrap(made.log_tau, "log_tau"))
 
-    monkeypatch.setattr(on_device, "build", build)
-    monkeypatch.setattr(on_device, "rollout", rollout)
-    monkeypatch.setattr(on_device, "make_env", make_env)
+    monkeypatch.setattr(device, "build", build)
+    monkeypatch.setattr(device, "rollout", rollout)
+    monkeypatch.setattr(device, "make_env", make_env)
     monkeypatch.setattr(actor_critic, "policy_logits", logits)
-    monkeypatch.setattr(make, "make_uncertainty", uncertainty)
+    monkeypatch.setattr(agent_build, "make_uncertainty", uncertainty)
     monkeypatch.setattr(game, "payoff", payoff)
-    monkeypatch.setattr(make, "make_optimisers", optimisers)
+    monkeypatch.setattr(agent_build, "make_optimisers", optimisers)
     yield
-    on_device._compiled.cache_clear()
+    device._compiled.cache_clear()
 
 
 def code(tensor: str, when: int, where: int) -> float:
@@ -113,19 +116,19 @@ def test_the_right_tensor_and_step_are_named(spoiled):
             settings = api.make_settings(**SMALL, checkpoint_seconds=code(tensor, when, (ROLLOUT * when + t) % DEPTH))
             got, complaint = 0, ""
             try:
-                for got, _ in enumerate(on_device.run(on_device.prepare(settings)), 1):
+                for got, _ in enumerate(device.run_device(device.prepare_device(settings)), 1):
                     assert got <= when // 10, tensor
             except NonFinite as error:
                 complaint = str(error)
             assert complaint == words(tensor, when, t)
             assert got == when // 10  # every chunk before it was given out, and none after
-    quiet = on_device.run(on_device.prepare(api.make_settings(**SMALL, checkpoint_seconds=0.0)))
+    quiet = device.run_device(device.prepare_device(api.make_settings(**SMALL, checkpoint_seconds=0.0)))
     assert all(np.isfinite(next(quiet).metrics["payoff"]).all() for _ in range(20))  # and no false alarm
 
 
 def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(keeper.Keeper, "due", lambda self: True)
-    monkeypatch.setattr(picture, "as_png", lambda _: b"")
+    monkeypatch.setattr(checkpointer.Checkpointer, "due", lambda self: True)
+    monkeypatch.setattr(picture, "picture_png", lambda _: b"")
     names = {"--checkpoint-seconds": code("reward", 27, (ROLLOUT * 27 + 3) % DEPTH)} | {
         f"--{name}": SMALL[name] for name in ("depth", "seeds")
     }
@@ -136,7 +139,7 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
             cli.main(begin)
         assert stop.value.code == 3
         assert capsys.readouterr() == ("", f"ersac: {words('reward', 27, 3)}\n")
-        assert checkpoint.numbers(tmp_path / "run" / "checkpoints") == [10, 20]
+        assert checkpoint.finished_steps(tmp_path / "run" / "checkpoints") == [10, 20]
     with np.load(tmp_path / "run" / "checkpoints" / "000000000020.npz") as file:
         assert all(np.isfinite(file[name]).all() for name in file.files)
 
@@ -151,31 +154,31 @@ SPOILT = {
 
 @pytest.mark.parametrize("place", SPOILT)
 def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
-    program = on_device.prepare(api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp"))
+    program = device.prepare_device(api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp"))
     learner = jax.tree.map(np.array, program.carry.learner)
     leaf = SPOILT[place](learner)
     leaf[(0, *[-1] * (leaf.ndim - 1))] = np.inf
     with pytest.raises(
         NonFinite, match=rf"^{'opt' if place.startswith('opt') else 'params/' + place}.* is not finite at rollout 0, where it was"
     ):
-        on_device.snapshot(program, program.carry._replace(learner=learner))
+        device.snapshot_device(program, program.carry._replace(learner=learner))
 
 
 def test_observations_are_watched_where_they_are_numbers():
-    learner = on_device.prepare(api.make_settings(**SMALL)).carry.learner
+    learner = device.prepare_device(api.make_settings(**SMALL)).carry.learner
     one = jax.tree.map(lambda leaf: leaf[0], learner)
     flat = jnp.zeros((2, ROLLOUT))  # of two environments
     pixels = jnp.zeros((2, ROLLOUT + 1, 4, 4)).at[1, 3, 1, 2].set(jnp.inf)
-    seen = guard.watch(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
+    seen = guard.finite_sums(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
     seen = {name: np.asarray(value)[None, None] for name, value in seen.items()}
-    assert guard.alarms(seen, {}, ROLLOUT) == [guard.Alarm("observation", 0, 0, 3)]
+    assert guard.find_nonfinite(seen, {}, ROLLOUT) == [guard.NonFiniteValue("observation", 0, 0, 3)]
 
 
 def test_the_first_of_many_is_named():
     """The earliest rollout, then the first seed, then the earliest step, then what comes first in the order of causes."""
     fine = {"logits": np.zeros((3, 4, 5)), "reward": np.zeros((3, 4, 5)), "params": np.zeros((3, 4))}
     metrics = {name: np.zeros((3, 4)) for name in ("tau", "critic", "reward", "unheard of")}
-    assert guard.alarms(fine, metrics, 5) == []
+    assert guard.find_nonfinite(fine, metrics, 5) == []
     spoil = lambda place, *at: place.__setitem__(at, np.nan)
     expected = [("params", 2, 3, 5), ("unheard of", 2, 3, 5), ("reward loss", 2, 3, 5), ("critic loss", 2, 3, 5)]
     expected += [("reward", 2, 3, 4), ("logits", 2, 3, 4), ("reward", 2, 3, 1), ("params", 1, 3, 5), ("tau", 2, 2, 5)]
@@ -183,5 +186,5 @@ def test_the_first_of_many_is_named():
     places += [fine["params"], metrics["tau"]]
     for place, (name, seed, rollout, step) in zip(places, expected, strict=True):
         spoil(place, seed, rollout, *([step] if place.ndim == 3 else []))
-        assert guard.alarms(fine, metrics, 5)[0] == guard.Alarm(name, seed, rollout, step)
-    assert [(alarm.seed, alarm.tensor) for alarm in guard.alarms(fine, metrics, 5)] == [(2, "tau"), (1, "params")]  # one a seed
+        assert guard.find_nonfinite(fine, metrics, 5)[0] == guard.NonFiniteValue(name, seed, rollout, step)
+    assert [(alarm.seed, alarm.tensor) for alarm in guard.find_nonfinite(fine, metrics, 5)] == [(2, "tau"), (1, "params")]  # one a seed

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import ersac
-from ersac import api, checkpoint, cli, config, disk, exits
+from ersac import api, cli, config
 from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError, rollouts_per_chunk
-from ersac.loops import machine, on_device
-from ersac.study import keeper, records
-from ersac.study.recorder import Recorder
+from ersac.loops import device, devices
+from ersac.runs import checkpoint, checkpointer, disk, exits, records
+from ersac.runs.recorder import Recorder
 
 # All presets are killed and go on in test_kills; here the one on-policy, and one estimator that keeps what none of them does.
 RARELY = tuple(agent for agent in PRESETS if agent != "ersac")
@@ -50,7 +50,7 @@ def small_replay(learner) -> dict[str, int]:
     match learner:
         case config.BootDQN():
             return {"replay": 500}
-        case config.ActorCritic(feed=config.Replay()):
+        case config.ActorCritic(buffer=config.Replay()):
             return {"capacity": 12, "batch": 2, "updates": 2}
     return {}
 
@@ -62,12 +62,12 @@ def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertain
     kind |= small_replay(PRESETS[agent])
     train(tmp_path / "whole", **kind)
     with pytest.raises(exits.Stopped) as stop:
-        train(tmp_path / "cut", caught=after(2), **kind)
+        train(tmp_path / "cut", poll=after(2), **kind)
     assert stop.value.number == signal.SIGTERM
     assert str(tmp_path / "cut") in str(stop.value)
-    assert checkpoint.numbers(tmp_path / "cut" / "checkpoints") == [5, 10]
+    assert checkpoint.finished_steps(tmp_path / "cut" / "checkpoints") == [5, 10]
     with pytest.raises(exits.Stopped):
-        train(tmp_path / "cut", caught=after(1), **kind)
+        train(tmp_path / "cut", poll=after(1), **kind)
     train(tmp_path / "cut", **kind)
     train(tmp_path / "raised", episodes=40, **kind)
     train(tmp_path / "raised", episodes=41, **kind)  # within what its last chunk brought
@@ -76,33 +76,33 @@ def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertain
     assert len(whole) > 50
     assert left(tmp_path / "cut") == whole
     assert left(tmp_path / "raised") == whole
-    assert result.departures == []
+    assert result.environment_changes == []
 
 
 def test_what_is_saved_without_waiting_for_its_time(train, left, tmp_path):
     """Where a signal stops it, and at the end."""
     train(tmp_path / "whole", checkpoint_seconds=1000)
-    assert checkpoint.numbers(tmp_path / "whole" / "checkpoints") == [30]
+    assert checkpoint.finished_steps(tmp_path / "whole" / "checkpoints") == [30]
     for chunks, saved in ((2, [10]), (1, [10, 15])):
         with pytest.raises(exits.Stopped):
-            train(tmp_path / "cut", caught=after(chunks), checkpoint_seconds=1000)
-        assert checkpoint.numbers(tmp_path / "cut" / "checkpoints") == saved
+            train(tmp_path / "cut", poll=after(chunks), checkpoint_seconds=1000)
+        assert checkpoint.finished_steps(tmp_path / "cut" / "checkpoints") == saved
     train(tmp_path / "cut", checkpoint_seconds=1000)
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
 
 
 def test_checkpoints_cost_at_most_their_share(train, tmp_path, monkeypatch):
     """The longer one takes, the longer it is until the next."""
-    monkeypatch.setattr(keeper, "COST_SHARE", 0.2)
+    monkeypatch.setattr(checkpointer, "COST_SHARE", 0.2)
     saves: list[tuple[float, float]] = []
 
-    def slow(*args, whole=checkpoint.save):
+    def slow(*args, whole=checkpoint.save_checkpoint):
         began = time.monotonic()
         whole(*args)
         time.sleep(0.02)
         saves.append((began, time.monotonic()))
 
-    monkeypatch.setattr(checkpoint, "save", slow)
+    monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     train(tmp_path / "run", episodes=2000)
     assert len(saves) >= 3
     for (began, ended), (following, _) in itertools.pairwise(saves[:-1]):  # the last one is that of the end
@@ -111,13 +111,13 @@ def test_checkpoints_cost_at_most_their_share(train, tmp_path, monkeypatch):
 
 def test_a_long_run_is_thinned_the_same_way(train, left, tmp_path, monkeypatch):
     """Metrics and moments are thinned as they grow; what is left must not depend on when the run was cut."""
-    monkeypatch.setattr("ersac.study.recorder.METRIC_POINTS", 7)
-    monkeypatch.setattr("ersac.study.recorder.MOMENTS", 4)
-    monkeypatch.setattr(keeper, "COST_SHARE", 1e-9)  # only where it stops
+    monkeypatch.setattr("ersac.runs.recorder.METRIC_POINTS", 7)
+    monkeypatch.setattr("ersac.runs.recorder.MAP_SNAPSHOTS", 4)
+    monkeypatch.setattr(checkpointer, "COST_SHARE", 1e-9)  # only where it stops
     train(tmp_path / "whole", episodes=400)
     for chunks in (3, 1, 6, 9):
         with pytest.raises(exits.Stopped):
-            train(tmp_path / "cut", caught=after(chunks), episodes=400)
+            train(tmp_path / "cut", poll=after(chunks), episodes=400)
     train(tmp_path / "cut", episodes=400)
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
 
@@ -126,9 +126,9 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
     """Zero any leaf of a checkpoint, or add to it, and the run ends differently: nothing is saved in vain, and all of it is read."""
     train(tmp_path / "whole")
     with pytest.raises(exits.Stopped):
-        train(tmp_path / "half", caught=after(4))  # in the middle of an episode
+        train(tmp_path / "half", poll=after(4))  # in the middle of an episode
     whole, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
-    saved = checkpoint.load(directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail)
+    saved = checkpoint.load_checkpoint(directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail)
     assert len(saved.arrays) > 30
     idle = []
     for name, array in saved.arrays.items():
@@ -159,7 +159,7 @@ def rewrite(directory, saved, arrays) -> None:
 def half(train, tmp_path):
     """A run that was stopped."""
     with pytest.raises(exits.Stopped):
-        train(tmp_path / "half", caught=after(2))
+        train(tmp_path / "half", poll=after(2))
     return tmp_path / "half"
 
 
@@ -184,8 +184,8 @@ def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, 
         assert capsys.readouterr().err == ""
         result = train(run)
         assert capsys.readouterr().err == f"ersac: continues, not bit-exact: {change}\n"
-        assert result.departures == [f"rollout 10: {change}"]
-        assert json.loads((run / "summary.json").read_text())["departures"] == result.departures
+        assert result.environment_changes == [f"rollout 10: {change}"]
+        assert json.loads((run / "summary.json").read_text())["departures"] == result.environment_changes
 
 
 def test_no_false_alarm(train, half, left, tmp_path, capsys):
@@ -209,13 +209,13 @@ def test_seeds_that_fill_up_a_core_are_not_saved(train, left, tmp_path, capsys, 
     train(tmp_path / "whole", seeds=3)
     for run in ("same", "fewer"):
         with pytest.raises(exits.Stopped):
-            train(tmp_path / run, caught=after(4), seeds=3)
+            train(tmp_path / run, poll=after(4), seeds=3)
     train(tmp_path / "same", seeds=3, exact=True)
     assert left(tmp_path / "same") == left(tmp_path / "whole")
-    monkeypatch.setattr(machine, "mesh", lambda seeds: jax.sharding.Mesh(jax.local_devices()[:1], (machine.MESH_AXIS,)))
+    monkeypatch.setattr(devices, "mesh", lambda seeds: jax.sharding.Mesh(jax.local_devices()[:1], (devices.MESH_AXIS,)))
     result = train(tmp_path / "fewer", seeds=3)
     assert capsys.readouterr().err == "ersac: continues, not bit-exact: devices 2 cpu -> 1 cpu, seeds a device 2 -> 3\n"
-    for facts, whole in zip(result.seeds, api.read(tmp_path / "whole").seeds, strict=True):
+    for facts, whole in zip(result.seeds, api.read_result(tmp_path / "whole").seeds, strict=True):
         np.testing.assert_array_equal(facts.goals[:60], whole.goals[:60])  # what had been
         assert len(facts.goals) == 100
 
@@ -244,7 +244,7 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
     begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0")
     assert go(*begin, "--out", "whole") == (0, "", "")
     term = after(2)
-    monkeypatch.setattr(exits.Watch, "caught", lambda self: term())
+    monkeypatch.setattr(exits.SignalWatcher, "poll", lambda self: term())
     code, out, err = go(*begin, "--out", "cut", "--resume")  # nothing there yet: it starts
     assert (code, out, err) == (143, "", "ersac: stopped; go on with: ersac resume cut\n")
     monkeypatch.undo()
@@ -297,7 +297,7 @@ def test_results_that_were_lost_are_written_again(train, left, tmp_path, lost):
     train(tmp_path / "run")
     assert left(tmp_path / "run") == before
     assert (
-        api.read(tmp_path / "run").summary()["settings_hash"]
+        api.read_result(tmp_path / "run").summary()["settings_hash"]
         == json.loads((tmp_path / "run" / "summary.json").read_text())["settings_hash"]
     )
 
@@ -315,14 +315,14 @@ def test_damaged_settings_are_one_line(train, tmp_path, capsys, change):
 def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, capsys):
     """Exit code 75, the reason and how to go on."""
 
-    def breaks(*args, whole=on_device.run):
+    def breaks(*args, whole=device.run_device):
         for number, chunk in enumerate(whole(*args)):
             if number == 3:
                 raise RuntimeError("the device\nis gone")
             yield chunk
 
     train(tmp_path / "whole")
-    monkeypatch.setattr(on_device, "run", breaks)
+    monkeypatch.setattr(device, "DEVICE_LOOP", device.DEVICE_LOOP._replace(run=breaks))
     begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0", "--out", str(tmp_path / "run"), "--quiet")
     code, _, err = command(capsys, *begin)
     assert (code, err) == (75, f"ersac: RuntimeError: the device is gone; go on with: ersac resume {tmp_path / 'run'}\n")
@@ -348,7 +348,7 @@ def test_from_python(quick, tmp_path):
     again = ersac.train(out=tmp_path / "run", resume=True, **settings)
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert again.summary() == {name: value for name, value in told.items() if not name.endswith("sha256")}
-    assert (first.steps, first.departures) == (again.steps, again.departures)
+    assert (first.steps, first.environment_changes) == (again.steps, again.environment_changes)
 
 
 def test_a_recorder_comes_back_as_it_was():
@@ -356,15 +356,15 @@ def test_a_recorder_comes_back_as_it_was():
     rng, recorder = np.random.default_rng(0), Recorder(settings)
     for _ in range(30):
         ended = rng.random((2, 2, 4)) < 0.4
-        facts = on_device.Episodes(ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32))
+        facts = device.EpisodeSteps(ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32))
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
-        recorder.add(on_device.Chunk(facts, metrics, None, 0.1))
-        recorder.add_moment(recorder.moment(np.ones(9, np.int32), rng.random(9, np.float32)))
+        recorder.add(device.Chunk(facts, metrics, None, 0.1))
+        recorder.add_map_snapshot(recorder.map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32)))
     again = Recorder.restored(settings, recorder.state())
-    for name in ("episodes", "solved", "steps", "chunks", "moment_halvings", "recent"):
+    for name in ("episodes", "solved", "steps", "chunks", "map_halvings", "recent"):
         assert repr(getattr(again, name)) == repr(getattr(recorder, name)), name
     assert {k: v.tobytes() for k, v in again.state().items()} == {k: v.tobytes() for k, v in recorder.state().items()}
-    assert len(again.facts()[0].goals) == 9
+    assert len(again.stats()[0].goals) == 9
 
 
 def test_what_ends_after_the_budget_of_steps_does_not_count():
@@ -375,16 +375,16 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     metrics = {name: np.zeros((1, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
     recorder = Recorder(settings)
     while not recorder.enough():
-        recorder.add(on_device.Chunk(on_device.Episodes(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
-    (facts,) = Recorder.restored(settings, recorder.state()).facts()
+        recorder.add(device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+    (facts,) = Recorder.restored(settings, recorder.state()).stats()
     assert (recorder.steps, facts.steps.tolist(), len(facts.goals)) == (32, [8, 16, 24], 3)
     at_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
     recorder = Recorder(at_sea)
     ended = (np.arange(15) % 5 == 4).reshape(1, 3, 1, 5)
     metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
-    recorder.add(on_device.Chunk(on_device.Episodes(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
-    recorder.add_moment(recorder.moment(np.ones(25, np.int32), np.ones(25, np.float32)))
-    (facts,) = Recorder.restored(at_sea, recorder.state()).facts()
+    recorder.add(device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+    recorder.add_map_snapshot(recorder.map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32)))
+    (facts,) = Recorder.restored(at_sea, recorder.state()).stats()
     assert (recorder.enough(), len(facts.goals)) == (True, 2)
 
 

@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from ersac import cli, disk
-from ersac.study import listing, records, runner, sweeps
+from ersac import cli
+from ersac.runs import disk, records
+from ersac.sweeps import catalogue, listing, runner
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -122,7 +123,7 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
             writer.kill()
             acknowledged += map(int, writer.communicate()[0].split())
         begun = {path.name for path in tmp_path.iterdir()}
-        torn = [name for name in begun if records.ended(tmp_path / name, sweeper.facts_of(int(name))[0]) is None]
+        torn = [name for name in begun if records.ended_summary(tmp_path / name, sweeper.facts_of(int(name))[0]) is None]
         assert not set(torn) & {str(number) for number in acknowledged}
         inside += len(torn)
     assert len(set(acknowledged)) == len(acknowledged)  # nobody wrote again what was there
@@ -138,9 +139,9 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
     assert inside >= 80, "most kills missed the window that this test is about"
 
 
-def left(home: Path, wanted: list[sweeps.Instance]) -> dict[str, str]:
+def left(home: Path, wanted: list[catalogue.Instance]) -> dict[str, str]:
     """The digest of the facts of every run that has ended."""
-    told = {each.name: records.ended(home / each.name, each.settings) for each in wanted}
+    told = {each.name: records.ended_summary(home / each.name, each.settings) for each in wanted}
     return {name: summary["facts_sha256"] for name, summary in told.items() if summary is not None}
 
 
@@ -187,14 +188,14 @@ def killed(name: str, home: Path, kills: int, runs: int, delay: float, rng: rand
     return met, lives
 
 
-def wanted_of(found: dict[str, sweeps.Sweep], name: str) -> list[sweeps.Instance]:
-    return sweeps.instances(found[name], found[name].sizes["smoke"])
+def wanted_of(found: dict[str, catalogue.Sweep], name: str) -> list[catalogue.Instance]:
+    return catalogue.instances(found[name], found[name].sizes["smoke"])
 
 
 @pytest.mark.slow
 def test_a_sweep_of_200_runs_killed_10_times_is_the_same_and_hardly_slower(tmp_path):
     """The command that anybody would give, with the interval between checkpoints that anybody has."""
-    wanted, kills = wanted_of(sweeps.SWEEPS, "reliability"), 10
+    wanted, kills = wanted_of(catalogue.SWEEPS, "reliability"), 10
     one_life("reliability", tmp_path / "cold")  # compiled programs are kept from here on
     alone = one_life("reliability", tmp_path / "whole")
     restart = one_life("reliability", tmp_path / "begun", until=lambda: True)
@@ -203,8 +204,8 @@ def test_a_sweep_of_200_runs_killed_10_times_is_the_same_and_hardly_slower(tmp_p
     assert len(whole) == 200
     assert left(tmp_path / "cold", wanted) == whole
     assert left(tmp_path / "killed", wanted) == whole
-    ratio = (sum(life.cpu_seconds for life in lives) - kills * restart.cpu_seconds) / alone.cpu_seconds
-    seconds = sum(life.seconds for life in lives)
+    ratio = (sum(session.cpu_seconds for session in lives) - kills * restart.cpu_seconds) / alone.cpu_seconds
+    seconds = sum(session.seconds for session in lives)
     print(f"{kills} kills, {met} inside a batch: {ratio:.2f}x the processor's time of {alone.cpu_seconds:.0f} s undisturbed")
     print(f"plus {restart.cpu_seconds:.1f} s a restart; by the clock {seconds:.0f} s after starting, {alone.seconds:.0f} s undisturbed")
     assert met >= 4, "most kills missed the window that this test is about"

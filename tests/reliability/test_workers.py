@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from ersac import api
 from ersac.envs import gym
-from ersac.exits import NonFinite, Resumable
+from ersac.runs.exits import NonFinite, Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
 GOOD_STEPS = 400  # before something goes wrong: more than the checker plays

@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 
-from ersac import api, checkpoint
-from ersac.config import Train
-from ersac.loops import on_device
+from ersac import api
+from ersac.config import Experiment
+from ersac.loops import device
+from ersac.runs import checkpoint
 
 CHUNKS = 3
 SHARED = {"depth": 5, "seeds": 3, "hidden": (8, 8), "rollout": 10, "chunk": 4}
@@ -30,12 +31,12 @@ CONFIGS = [SHARED | program | numbers for program in PROGRAMS for numbers in NUM
 MANY = SHARED | {"seeds": 64, "mapping_seed": 42}
 
 
-def digests(settings: Train) -> list[str]:
+def digests(settings: Experiment) -> list[str]:
     """Of every seed: its learner, its world, its random state, and what happened to it."""
-    program = on_device.prepare(settings)
-    brought = list(itertools.islice(on_device.run(program), CHUNKS))
-    told = [(chunk.facts, chunk.metrics) for chunk in brought]
-    arrays, _ = checkpoint.flatten((on_device.snapshot(program, brought[-1].carry), told))
+    program = device.prepare_device(settings)
+    brought = list(itertools.islice(device.run_device(program), CHUNKS))
+    told = [(chunk.episodes, chunk.metrics) for chunk in brought]
+    arrays, _ = checkpoint.flatten((device.snapshot_device(program, brought[-1].carry), told))
     seeds = [hashlib.sha256() for _ in range(settings.run.seeds)]
     for name in sorted(arrays):
         for seed, part in zip(seeds, np.asarray(arrays[name]), strict=True):

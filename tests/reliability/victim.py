@@ -6,9 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from ersac import checkpoint, cli, disk
+from ersac import cli
 from ersac.agents.presets import PRESETS
-from ersac.study import keeper, picture
+from ersac.analysis import picture
+from ersac.runs import checkpoint, checkpointer, disk
 
 ARGV = ["--depth", "6", "--seeds", "2", "--hidden", "8", "8", "--rollout", "20", "--chunk", "5", "--quiet", "--resume"]
 ARGV += ["--no-stop-when-solved", "--checkpoint-seconds", "0"]
@@ -26,20 +27,20 @@ def slowly(deed, seconds: float):
 
 
 def main(directory: Path, episodes: str, seconds: float) -> None:
-    keeper.COST_SHARE = math.inf
+    checkpointer.COST_SHARE = math.inf
     disk.OPS = disk.OPS._replace(write=slowly(os.write, seconds), fsync=slowly(os.fsync, seconds))
-    picture.draw, picture.as_png = lambda *_: None, lambda _: b"a picture"
-    save = checkpoint.save
+    picture.draw_picture, picture.picture_png = lambda *_: None, lambda _: b"a picture"
+    save = checkpoint.save_checkpoint
     for preset, settings in PRESETS.items():
-        feed = getattr(settings, "feed", None)
+        buffer = getattr(settings, "buffer", None)
         small = ["--replay", "500"] if hasattr(settings, "replay") else []  # the largest would take seconds to save
-        small += ["--capacity", "200"] if hasattr(feed, "capacity") else []
+        small += ["--capacity", "200"] if hasattr(buffer, "capacity") else []
 
         def told(*args, preset=preset):
             print(preset, flush=True)
             save(*args)
 
-        checkpoint.save = told
+        checkpoint.save_checkpoint = told
         try:
             cli.main(["train", "deep-sea", "--agent", preset, *ARGV, *small, "--episodes", episodes, "--out", str(directory / preset)])
         except SystemExit as stop:

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, feeds
+from ersac import config
 from ersac.agents import actor_critic as ac
-from ersac.agents.make import make_agent, make_optimisers, make_parts
+from ersac.agents.build import make_agent, make_optimisers, make_parts
+from ersac.algorithm import replay
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.types import Trajectory
-from ersac.uncertainty.posterior import Believed, posterior_ensemble
+from ersac.uncertainty.posterior import PosteriorMemory, posterior_ensemble
 
 PRIOR = 0.1  # p
 VISITS = np.array([1, 2, 3, 5, 10, 20, 30, 50, 70, 100])
@@ -75,7 +76,7 @@ def believed(drawn, rollouts: Trajectory, variance) -> jax.Array:
     """What the closed form comes to, one rollout after another: drawn [S, A, K] -> [S A, K]."""
     n_states, n_actions, members = drawn.shape
     observe = posterior_ensemble(n_states, n_actions, members, PRIOR, variance, 1.0).observe
-    memory = Believed(drawn, jnp.zeros((n_states, n_actions)))
+    memory = PosteriorMemory(drawn, jnp.zeros((n_states, n_actions)))
     memory, _ = jax.lax.scan(lambda memory, t: (observe(memory, t), None), memory, rollouts)
     return memory.reward.reshape(-1, members)
 
@@ -108,18 +109,18 @@ def test_replay_changes_nothing_of_what_is_believed_in_closed_form():
     settings = config.ActorCritic(
         uncertainty=config.Posterior(members=members, prior_scale=PRIOR, noise_variance=0.02), rollout=12, hidden=(2,), every_action=True
     )
-    agent, feed = make_agent(settings, env), feeds.replay(3, 1, 1000, 0.97, 1.0)
+    agent, buffer = make_agent(settings, env), replay.prioritised(3, 1, 1000, 0.97, 1.0)
     _, rollouts = seen(env.n_states, 2, 18, np.array([1, 5, 4]), members, 0.02, 5)
     learner = agent.init(np.random.default_rng(0))
 
     def body(state, x):
         t, key = x
-        learner, food, _ = learn(agent, feed, *state, jax.tree.map(lambda leaf: leaf[None], t), key)
-        return (learner, food), None
+        learner, buffer_state, _ = learn(agent, buffer, *state, jax.tree.map(lambda leaf: leaf[None], t), key)
+        return (learner, buffer_state), None
 
     one = jax.tree.map(lambda x: x[0], rollouts)
     replayed = jax.jit(lambda *start: jax.lax.scan(body, start, (rollouts, jax.random.split(jax.random.key(0), 5)))[0][0])
-    after = replayed(learner, feed.init(one))
+    after = replayed(learner, buffer.init(one))
     assert after.opt["time"] == 5000
     found = np.asarray(after.memory.reward).reshape(-1, members)
     np.testing.assert_allclose(found, believed(learner.memory.reward, rollouts, 0.02), rtol=1e-6)
@@ -146,7 +147,7 @@ def trained(n_states: int, members: int, rollouts: Trajectory, asked: Trained) -
     env = deep_sea(round(n_states**0.5))
     uncertainty = config.Ensemble(members=members, prior_scale=PRIOR, reward_rate=asked.rate, noise_variance=asked.variance)
     still = {"learning_rate": 0.0, "policy_rate": 0.0, "value_rate": 0.0, "hidden": (1,), "rollout": rollouts.action.shape[1]}
-    settings = config.override(config.ActorCritic(uncertainty=uncertainty, feed=config.Replay(batch=len(rollouts.action))), **still)
+    settings = config.override(config.ActorCritic(uncertainty=uncertainty, buffer=config.Replay(batch=len(rollouts.action))), **still)
     parts = make_parts(settings, env)
     agent = ac.actor_critic(settings, parts, make_optimisers(settings, parts, 0.0), 0.1)
     learner = agent.init(np.random.default_rng(2))

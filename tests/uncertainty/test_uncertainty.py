@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, feeds
+from ersac import config
 from ersac.agents import actor_critic as ac
-from ersac.agents.make import make_optimisers, make_parts
+from ersac.agents.build import make_optimisers, make_parts
+from ersac.algorithm import replay
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.rows import Store
@@ -30,7 +31,7 @@ def agent(uncertainty, **changes):
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     agent = ac.actor_critic(settings, parts, optimisers, 0.1)
-    taught = lambda learner, t: learn(agent, feeds.fresh(), learner, (), jax.tree.map(lambda x: x[None], t), jax.random.key(0))[0]
+    taught = lambda learner, t: learn(agent, replay.on_policy(), learner, (), jax.tree.map(lambda x: x[None], t), jax.random.key(0))[0]
     return Made(parts, optimisers.rows), agent.init(np.random.default_rng(0)), jax.jit(taught)
 
 

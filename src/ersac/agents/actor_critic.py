@@ -14,10 +14,10 @@ from ersac import nets
 from ersac.agents import critics
 from ersac.agents.base import Agent
 from ersac.agents.critics import Critic
+from ersac.algorithm.action_dist import ActionDist, take_action
+from ersac.algorithm.normalise import Normaliser
+from ersac.algorithm.risk import Risk
 from ersac.config import ActorCritic, Ensemble, Estimator, Posterior
-from ersac.lenses import Lens
-from ersac.policies import Policy, at
-from ersac.risk import Risk
 from ersac.rows import Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
@@ -37,8 +37,8 @@ class Parts(NamedTuple):
     uncertainty: Uncertainty
     risk: Risk
     critic: Critic
-    kind: Policy  # what the policy's head means
-    lens: Lens  # through which all of them see
+    action_dist: ActionDist  # what the policy's head means
+    normaliser: Normaliser  # through which all of them see
     bound: Callable[[Array], Array] = lambda logits: logits  # what the policy makes of its head's numbers
     per_visit: bool = False  # networks are made for plain descent at a rate per visit
 
@@ -71,7 +71,7 @@ def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Ar
     return parts.bound(parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features))
 
 
-def loss(
+def actor_critic_loss(
     settings: ActorCritic,
     parts: Parts,
     params: Params,
@@ -88,44 +88,46 @@ def loss(
     the layers that they share is its weight.
     """
     dense, looked_up = params
-    known, index = parts.lens.inner(memory), parts.kind.choice(t.action)
-    t = t._replace(obs=parts.lens.obs(memory, t.obs), reward=parts.lens.reward(memory, t.reward))
+    known, index = parts.normaliser.inner(memory), parts.action_dist.action_index(t.action)
+    t = t._replace(obs=parts.normaliser.obs(memory, t.obs), reward=parts.normaliser.reward(memory, t.reward))
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
-    unit = stop_gradient(weight)  # values count in units of the entropy weight: logits are K / tau
+    advantage_scale = stop_gradient(weight)  # values count in units of the entropy weight: logits are K / tau
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
     logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
     logits = nets.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(unit))
-    told = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
+    critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(advantage_scale))
+    predicted = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
 
     # uncertainties
     every = Params(dense["uncertainty"], looked_up["uncertainty"])
     taken = Params(every.dense, jax.tree.map(lambda x: x[:-1], every.rows))  # the rows of s_1 ... s_T
     reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
     of_action = lambda a: parts.uncertainty.sigma2(every, known, t.obs, features, jnp.full(t.obs.shape[:1], a))
-    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.kind.n_actions))  # [T+1, A]
+    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.action_dist.n_actions))  # [T+1, A]
     if settings.first_visit:
         sigma2s = sigma2s * first_visits(episode_codes(t.obs), jnp.append(t.discount, 1.0))[:, None]
-    sigma2 = at(sigma2s[:-1], index)  # [T]
+    sigma2 = take_action(sigma2s[:-1], index)  # [T]
 
     # both players, the critic, the reward heads
-    log_pi, log_pi_a = parts.kind.log_pi(logits), parts.kind.log_prob(logits[:-1], t.action)  # [T+1, A], [T]
-    entropies = parts.kind.entropy(logits)  # [T+1]
+    log_pi, log_pi_a = parts.action_dist.log_pi(logits), parts.action_dist.log_prob(logits[:-1], t.action)  # [T+1, A], [T]
+    entropies = parts.action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
     bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
-    forgone = running.extra * parts.lens.forgone(memory)
-    view = critics.View(t, logits, log_pi, log_pi_a, entropies, told, bonus, bonuses, weight, rho, running.advantage_square, forgone)
-    judged = parts.critic.judge(settings, view)
+    forgone = running.extra * parts.normaliser.forgone(memory)
+    view = critics.CriticInputs(
+        t, logits, log_pi, log_pi_a, entropies, predicted, bonus, bonuses, weight, rho, running.advantage_square, forgone
+    )
+    estimates = parts.critic.estimate(settings, view)
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
-    payoff = mean(judged.payoff) / judged.unit
-    critic = mean(damping["value"] * 0.5 * jnp.square(judged.told - stop_gradient(judged.told + judged.error)))
+    payoff = mean(estimates.payoff) / estimates.advantage_scale
+    critic = mean(damping["value"] * 0.5 * jnp.square(estimates.predicted - stop_gradient(estimates.predicted + estimates.error)))
     reward = mean(damping["uncertainty"] * parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
     entropy, extra = mean(entropies[:-1]), mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropies)[:-1])
     metrics = {"tau": tau, "entropy": entropy, "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
-    return -payoff + critic + reward, (mean(jnp.abs(judged.error)), Running(judged.square, extra), metrics)
+    return -payoff + critic + reward, (mean(jnp.abs(estimates.error)), Running(estimates.square, extra), metrics)
 
 
 def episode_codes(obs: Array) -> Array:
@@ -137,19 +139,21 @@ def episode_codes(obs: Array) -> Array:
     return observation_codes(jnp.asarray(directions), flat)
 
 
-def update(
+def update_actor_critic(
     settings: ActorCritic, parts: Parts, optimisers: Optimisers, learner: Learner, batch: Trajectory
 ) -> tuple[Learner, Array, dict[str, Array]]:
     """One simultaneous step of both players on a batch of trajectories [B, ...]."""
     params, log_tau, memory, opt = learner
 
     def total(dense: Tree, looked_up: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-        one = lambda rows_of_one, t, damping: loss(settings, parts, Params(dense, rows_of_one), log_tau, memory, t, damping, opt["running"])
+        one = lambda rows_of_one, t, damping: actor_critic_loss(
+            settings, parts, Params(dense, rows_of_one), log_tau, memory, t, damping, opt["running"]
+        )
         losses, aux = jax.vmap(one, axis_name=critics.BATCH)(looked_up, batch, damping)
         return jnp.mean(losses), aux
 
     looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
-    damping = optimisers.damping(parts.lens.obs(memory, batch.obs[:, :-1]))
+    damping = optimisers.damping(parts.normaliser.obs(memory, batch.obs[:, :-1]))
     gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(params.dense, looked_up, log_tau)
     dense_gradient, row_gradient, tau_gradient = gradients
 
@@ -159,20 +163,20 @@ def update(
     log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_least))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
-    running = moved(opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time)
+    running = update_running(opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time)
     opt = {"dense": dense_opt, "log_tau": tau_opt, "time": time, "running": running}
     learner = Learner(Params(dense, tables), log_tau, memory, opt)
     return learner, priority, jax.tree.map(jnp.mean, metrics)
 
 
-def moved(old: Running, new: Running, spread_decay: float | Array, time: Array) -> Running:
+def update_running(old: Running, new: Running, spread_decay: float | Array, time: Array) -> Running:
     """Running means after update `time`, counted from one; that of advantages is 0 where its decay is."""
     extra_decay = jnp.minimum(EXTRA_DECAY, 1 - 1 / time)
     square = spread_decay * old.advantage_square + (1 - spread_decay) * new.advantage_square
     return Running(jnp.where(spread_decay > 0, square, 0.0), extra_decay * old.extra + (1 - extra_decay) * new.extra)
 
 
-def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng) -> Learner:
+def init_actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng) -> Learner:
     """A learner that has seen nothing."""
     heads, memory = parts.uncertainty.init(rng)
     made = {"torso": parts.torso.init(rng), "policy": parts.policy.init(rng), "value": parts.value.init(rng), "uncertainty": heads}
@@ -185,7 +189,7 @@ def init(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: floa
         "time": jnp.zeros((), jnp.int32),
         "running": Running(jnp.zeros(()), jnp.zeros(())),
     }
-    return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.lens.wrap(memory), opt))
+    return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.normaliser.wrap(memory), opt))
 
 
 def reward_noise(uncertainty: Estimator, length: int, key: Key) -> Array:
@@ -199,46 +203,48 @@ def reward_noise(uncertainty: Estimator, length: int, key: Key) -> Array:
 
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
     """The agent whose attitude to risk, estimator and optimisers are given."""
-    kind, lens = parts.kind, parts.lens
+    action_dist, normaliser = parts.action_dist, parts.normaliser
 
     def look_up(learner: Learner, obs: Array) -> Params:
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
-    def told(learner: Learner, obs: Array) -> Array:
-        return policy_logits(parts, look_up(learner, obs), lens.obs(learner.memory, obs))
+    def dist_params(learner: Learner, obs: Array) -> Array:
+        return policy_logits(parts, look_up(learner, obs), normaliser.obs(learner.memory, obs))
 
-    def act(learner: Learner, kept: Tree, obs: Array, chance: Array) -> tuple[Array, Array]:
+    def act(learner: Learner, episode_state: Tree, obs: Array, action_noise: Array) -> tuple[Array, Array]:
         """Sample from the policy. What needs a sum over actions waits for log_mu."""
-        logits = told(learner, obs)  # [A]
-        return kind.draw(logits, chance), logits
+        logits = dist_params(learner, obs)  # [A]
+        return action_dist.draw(logits, action_noise), logits
 
-    def acting(learner: Learner) -> Learner:
+    def actor_params(learner: Learner) -> Learner:
         dense = {name: learner.params.dense[name] for name in ("torso", "policy")}
-        return Learner(learner.params._replace(dense=dense), learner.log_tau, lens.replace(learner.memory, ()), ())
+        return Learner(learner.params._replace(dense=dense), learner.log_tau, normaliser.replace(learner.memory, ()), ())
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
-        memory = lens.observe(learner.memory, t)
-        seen = t._replace(obs=lens.obs(memory, t.obs), reward=lens.reward(memory, t.reward), action=kind.choice(t.action))
-        return learner._replace(memory=lens.replace(memory, parts.uncertainty.observe(lens.inner(memory), seen)))
+        memory = normaliser.observe(learner.memory, t)
+        seen = t._replace(
+            obs=normaliser.obs(memory, t.obs), reward=normaliser.reward(memory, t.reward), action=action_dist.action_index(t.action)
+        )
+        return learner._replace(memory=normaliser.replace(memory, parts.uncertainty.observe(normaliser.inner(memory), seen)))
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
         dense, looked_up = look_up(learner, obs)
-        obs = lens.obs(learner.memory, obs)
+        obs = normaliser.obs(learner.memory, obs)
         features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
         heads = Params(dense["uncertainty"], looked_up["uncertainty"])
-        return parts.uncertainty.sigma2(heads, lens.inner(learner.memory), obs, features, kind.choice(action))
+        return parts.uncertainty.sigma2(heads, normaliser.inner(learner.memory), obs, features, action_dist.action_index(action))
 
     return Agent(
-        init=lambda rng: init(settings, parts, optimisers, tau0, rng),
-        begin=lambda learner, key: (),
-        chance=kind.chance,
+        init=lambda rng: init_actor_critic(settings, parts, optimisers, tau0, rng),
+        init_episode=lambda learner, key: (),
+        action_noise=action_dist.action_noise,
         act=act,
-        acting=acting,
-        best=lambda learner, kept, obs: kind.best(told(learner, obs)),
-        emit=kind.emit,
-        log_mu=kind.log_prob,
+        actor_params=actor_params,
+        mode=lambda learner, episode_state, obs: action_dist.mode(dist_params(learner, obs)),
+        to_env=action_dist.to_env,
+        log_mu=action_dist.log_prob,
         observe=observe,
         noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
-        update=lambda learner, batch: update(settings, parts, optimisers, learner, batch),
+        update=lambda learner, batch: update_actor_critic(settings, parts, optimisers, learner, batch),
         sigma2=sigma2,
     )

@@ -28,9 +28,9 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent
+from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
 from ersac.envs.base import Box, Discrete, Space
-from ersac.lenses import Lens
 from ersac.rows import Rule, Store, Touch
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 
@@ -54,7 +54,7 @@ class Transition(NamedTuple):
     mask: Array  # [..., K]     bool: which members learn from it
 
 
-class Memory(NamedTuple):
+class ReplayMemory(NamedTuple):
     """What no optimiser sees."""
 
     prior: Array  # [S, K A]        of every state; of arrays: the priors' weights [n]
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
     added: Array  # []              transitions that were ever put into it
 
 
-class Net(NamedTuple):
+class QNetwork(NamedTuple):
     """The members' shape: a first layer, then dense ones, whose numbers all stand in one vector."""
 
     members: int
@@ -101,15 +101,15 @@ def q_values(layers: list[Array], first: Array) -> Array:
     return x
 
 
-def trailing(rule: Rule, period: int) -> Rule:
+def with_target(rule: Rule, period: int) -> Rule:
     """A rule that remembers besides how far a row has moved since the target was last refreshed."""
 
-    def step(moments: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
-        *own, lag = moments
+    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+        *own, lag = map_snapshots
         step, own = rule.step(own, gradient, touch)
         return step, [*own, lag_now(lag, touch.idle, touch.time, period) + step]
 
-    return Rule(rule.moments + 1, step)
+    return Rule(rule.map_snapshots + 1, step)
 
 
 def lag_now(lag: Array, idle: Array, time: Array, period: int) -> Array:
@@ -150,14 +150,14 @@ class First(NamedTuple):
 class Members(NamedTuple):
     """What the members are made of, and how they see."""
 
-    net: Net
+    net: QNetwork
     first: First
     rule: Rule  # which moves the vector
-    lens: Lens  # through which the networks see
+    normaliser: Normaliser  # through which the networks see
     observations: Space
 
 
-def looked_up(net: Net, store: Store, period: int) -> First:
+def lookup_layer(net: QNetwork, store: Store, period: int) -> First:
     """The first layer for integers; the store's rule is `trailing` one of that period."""
 
     def pack_prior(scale: float, first: Any, above: Any) -> Any:
@@ -183,7 +183,7 @@ def looked_up(net: Net, store: Store, period: int) -> First:
     )
 
 
-def multiplied(net: Net) -> First:
+def dense_layer(net: QNetwork) -> First:
     """The first layer for arrays, laid flat: its weights [K, H, D] are the end of the vector."""
     shape = (net.members, net.hidden[0], net.n_inputs)
     size = math.prod(shape)
@@ -216,7 +216,7 @@ def multiplied(net: Net) -> First:
     )
 
 
-def drawn_noise(settings: BootDQN, key: Key, length: int) -> Noise:
+def draw_member_noise(settings: BootDQN, key: Key, length: int) -> Noise:
     """The noise of `length` steps."""
     key_mask, key_reward, key_lots = jax.random.split(key, 3)
     mask = jax.random.bernoulli(key_mask, settings.mask_share, (length, settings.members))
@@ -233,7 +233,7 @@ def transitions(batch: Trajectory) -> Transition:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), fresh)
 
 
-def remember(memory: Memory, fresh: Transition, lots: Array) -> tuple[Memory, Transition]:
+def remember(memory: ReplayMemory, fresh: Transition, lots: Array) -> tuple[ReplayMemory, Transition]:
     """Put new transitions [n] in the place of the oldest, then draw from all that are held, each as likely as another, with replacement.
 
     `lots`: random bits, a number for each that is drawn. The ring is read before it is written, what was drawn of the new ones is put in
@@ -259,7 +259,7 @@ def remember(memory: Memory, fresh: Transition, lots: Array) -> tuple[Memory, Tr
     return memory._replace(ring=ring, added=added + new), drawn
 
 
-def loss(net: Net, q: Array, target: Array, t: Transition) -> tuple[Array, dict[str, Array]]:
+def td_loss(net: QNetwork, q: Array, target: Array, t: Transition) -> tuple[Array, dict[str, Array]]:
     """The mean of masked squared errors; `q`: [K, B, A], with priors, `target`: [K, B]."""
     value = jnp.sum(q * jax.nn.one_hot(t.action, net.n_actions)[None], axis=-1)  # [K, B]
     error = t.mask.T * (value - target)
@@ -274,15 +274,15 @@ def descend(
     t: Transition,
 ) -> tuple[Learner, dict[str, Array]]:
     """One step of every member on a batch of transitions [B]."""
-    (net, first, rule, lens, _), (params, log_tau, memory, opt) = parts, learner
-    known, time = lens.inner(memory), opt["time"] + 1
-    obs, next_obs = lens.obs(memory, t.obs), lens.obs(memory, t.next_obs)
+    (net, first, rule, normaliser, _), (params, log_tau, memory, opt) = parts, learner
+    known, time = normaliser.inner(memory), opt["time"] + 1
+    obs, next_obs = normaliser.obs(memory, t.obs), normaliser.obs(memory, t.next_obs)
 
     # targets
     later = first.look_back(params.rows, time, next_obs)
     q_later = first.q(first.cut(known.target), later, next_obs)  # [K, B, A]
     best = jnp.max(q_later + first.prior(known.prior, next_obs, everyone), axis=-1)  # [K, B]
-    reward = lens.reward(memory, t.reward).T  # [K, B]
+    reward = normaliser.reward(memory, t.reward).T  # [K, B]
     target = stop_gradient(reward + settings.gamma * t.discount[None] * best)
 
     # Before there is enough to learn from, the gradient is zero; as moments are zero then,
@@ -292,22 +292,22 @@ def descend(
 
     def scaled(layers: list[Array], found: Tree) -> tuple[Array, dict[str, Array]]:
         q = first.q(layers, found, obs) + prior
-        return jax.tree.map(lambda x: ready * x, loss(net, q, target, t))
+        return jax.tree.map(lambda x: ready * x, td_loss(net, q, target, t))
 
     layers, found = first.cut(params.dense), first.look_up(params.rows, obs)
     gradients, metrics = jax.grad(scaled, (0, 1), has_aux=True)(layers, found)
     gradients, found_gradient = gradients
     gradient = jnp.concatenate([part.reshape(-1) for part in gradients])
-    step, moments = rule.step(opt["dense"], gradient, Touch(jnp.ones(()), jnp.ones(()), time))
+    step, map_snapshots = rule.step(opt["dense"], gradient, Touch(jnp.ones(()), jnp.ones(()), time))
     dense = params.dense + step
     table = first.move(params.rows, time, obs, found_gradient)
     refresh = ready & refreshes(time, settings.target_period)
-    memory = lens.replace(memory, known._replace(target=jnp.where(refresh, dense, known.target)))
-    opt = {"dense": moments, "time": opt["time"] + ready}
+    memory = normaliser.replace(memory, known._replace(target=jnp.where(refresh, dense, known.target)))
+    opt = {"dense": map_snapshots, "time": opt["time"] + ready}
     return Learner(Params(dense, table), log_tau, memory, opt), metrics
 
 
-def update(
+def update_members(
     settings: BootDQN,
     parts: Members,
     learner: Learner,
@@ -320,8 +320,8 @@ def update(
     """
     n, memory = len(batch.action), learner.memory
     lots = batch.noise.lots[:, 0].reshape(-1)
-    known, drawn = remember(parts.lens.inner(memory), transitions(batch), lots)
-    learner = learner._replace(memory=parts.lens.replace(memory, known))
+    known, drawn = remember(parts.normaliser.inner(memory), transitions(batch), lots)
+    learner = learner._replace(memory=parts.normaliser.replace(memory, known))
     once = partial(descend, settings, parts)
     if n == 1:
         learner, metrics = once(learner, drawn)
@@ -331,14 +331,14 @@ def update(
     return learner, jnp.zeros(n), jax.tree.map(jnp.mean, metrics)
 
 
-def init(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
+def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
     """A learner that has seen nothing."""
-    net, first, _, lens, observations = parts
+    net, first, _, normaliser, observations = parts
     params = first.pack(*weights(net, rng))
     prior = first.pack_prior(settings.prior_scale, *weights(net, rng))
     zeros = lambda shape, dtype: jnp.asarray(np.zeros(shape, dtype))
     slots = lambda dtype, *shape: zeros((settings.replay, *shape), dtype)
-    dtype, shape = form(observations)
+    dtype, shape = observation_form(observations)
     ring = Transition(
         obs=slots(dtype, *shape),
         action=slots(np.int32),
@@ -347,14 +347,14 @@ def init(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
         next_obs=slots(dtype, *shape),
         mask=slots(np.bool_, net.members),
     )
-    memory = Memory(prior, params.dense, ring, zeros((), np.int32))
-    moments = [zeros(params.dense.shape, np.float32) for _ in range(2)]
-    opt = {"dense": moments, "time": zeros((), np.int32)}
-    learner = Learner(params, zeros((), np.float32), lens.wrap(memory), opt)  # nobody plays tau
+    memory = ReplayMemory(prior, params.dense, ring, zeros((), np.int32))
+    map_snapshots = [zeros(params.dense.shape, np.float32) for _ in range(2)]
+    opt = {"dense": map_snapshots, "time": zeros((), np.int32)}
+    learner = Learner(params, zeros((), np.float32), normaliser.wrap(memory), opt)  # nobody plays tau
     return jax.tree.map(jnp.asarray, learner)
 
 
-def form(observations: Space) -> tuple[type, tuple[int, ...]]:
+def observation_form(observations: Space) -> tuple[type, tuple[int, ...]]:
     """The type and the shape of one observation in the replay buffer."""
     match observations:
         case Discrete():
@@ -363,7 +363,7 @@ def form(observations: Space) -> tuple[type, tuple[int, ...]]:
             return np.uint8 if is_bytes else np.float32, shape
 
 
-def weights(net: Net, rng: Rng) -> tuple[Any, Any]:
+def weights(net: QNetwork, rng: Rng) -> tuple[Any, Any]:
     """Every member's first layer [D, K H] and the vector of all above, as bsuite draws them."""
     bias, *layers = net.shapes
     above = [np.zeros(bias, np.float32)]
@@ -383,12 +383,12 @@ def truncated_normal(rng: Rng, shape: tuple[int, ...], n_in: int) -> np.ndarray:
 
 def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
     """The agent whose shape, first layer, optimiser and lens are given."""
-    net, first, _, lens, _ = parts
+    net, first, _, normaliser, _ = parts
 
     def values(learner: Learner, obs: Array, choose: Choose) -> Array:
         """Q of every action at one observation, of some members [K, A]."""
-        obs = lens.obs(learner.memory, jnp.asarray(obs))[None]
-        (dense, table), known = learner.params, lens.inner(learner.memory)
+        obs = normaliser.obs(learner.memory, jnp.asarray(obs))[None]
+        (dense, table), known = learner.params, normaliser.inner(learner.memory)
         layers, found = choose((first.cut(dense), first.look_up(table, obs)))
         return (first.q(layers, found, obs) + first.prior(known.prior, obs, choose))[:, 0]
 
@@ -398,26 +398,26 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
         best = q == jnp.max(q)
         return jnp.argmax(jnp.cumsum(best) > uniform * jnp.sum(best)), q
 
-    def best(learner: Learner, head: Tree, obs: Array) -> Array:
+    def mode(learner: Learner, head: Tree, obs: Array) -> Array:
         """The best action of all members together."""
         return jnp.argmax(jnp.mean(values(learner, obs, everyone), axis=0))
 
-    def acting(learner: Learner) -> Learner:
+    def actor_params(learner: Learner) -> Learner:
         """Without the replay buffer, which is far larger than all else."""
-        known = lens.inner(learner.memory)._replace(target=(), ring=(), added=())
-        return learner._replace(memory=lens.replace(learner.memory, known), opt=())
+        known = normaliser.inner(learner.memory)._replace(target=(), ring=(), added=())
+        return learner._replace(memory=normaliser.replace(learner.memory, known), opt=())
 
     return Agent(
-        init=lambda rng: init(settings, parts, rng),
-        begin=lambda learner, key: jax.random.randint(key, (), 0, net.members),
-        chance=lambda key, length: jax.random.uniform(key, (length,)),
+        init=lambda rng: init_boot_dqn(settings, parts, rng),
+        init_episode=lambda learner, key: jax.random.randint(key, (), 0, net.members),
+        action_noise=lambda key, length: jax.random.uniform(key, (length,)),
         act=act,
-        acting=acting,
-        best=best,
-        emit=lambda action: action,
-        noise=lambda key, length: drawn_noise(settings, key, length),
+        actor_params=actor_params,
+        mode=mode,
+        to_env=lambda action: action,
+        noise=lambda key, length: draw_member_noise(settings, key, length),
         log_mu=lambda q, action: -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1)),  # infinite where q is not a number
-        observe=lambda learner, t: learner._replace(memory=lens.observe(learner.memory, t)),
-        update=lambda learner, batch: update(settings, parts, learner, batch),
+        observe=lambda learner, t: learner._replace(memory=normaliser.observe(learner.memory, t)),
+        update=lambda learner, batch: update_members(settings, parts, learner, batch),
         sigma2=lambda learner, obs, action: jnp.var(values(learner, obs, everyone)[:, action]),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ersac import config
-from ersac.config import ActorCritic, BootDQN, Ensemble, Fresh, Neutral, Optimist, Posterior, Replay, Rnd, Seeking
+from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, OnPolicy, Optimist, Posterior, Replay, Rnd, Seeking
 
 DEEP_SEA = config.DeepSea()
 
@@ -17,7 +17,7 @@ DEEP_SEA = config.DeepSea()
 NETWORK = ActorCritic(
     risk=Seeking(tau0=0.03, tau_least=3e-4),
     uncertainty=Ensemble(sigma_scale=0.3, reward_rate=0.3),
-    feed=Fresh(passes=1, minibatch=4),
+    buffer=OnPolicy(passes=1, minibatch=4),
     every_bonus=True,
     gamma=0.995,
     network="mlp",
@@ -36,7 +36,7 @@ NETWORK_REPLAY = dataclasses.replace(
     NETWORK,
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
     uncertainty=Ensemble(prior_scale=0.25, noise_variance=1e-5, reward_rate=0.6),
-    feed=Replay(updates=3),
+    buffer=Replay(updates=3),
     every_action=True,
     every_bonus=False,
     rollout=20,
@@ -53,8 +53,8 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
-    "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, feed=Replay(updates=6)),
-    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), feed=Replay(), every_bonus=False),
+    "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, buffer=Replay(updates=6)),
+    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), buffer=Replay(), every_bonus=False),
     "boot-dqn": BootDQN(),
     "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
 }
@@ -65,7 +65,7 @@ AUXILIARY = Ensemble(shared=True, prior_scale=0.1)
 TABLE_REPLAY = ActorCritic(
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
     uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
-    feed=Replay(),
+    buffer=Replay(),
     every_action=True,
     rollout=20,
     lam=0.95,
@@ -82,8 +82,8 @@ TABLE_PRESETS: dict[str, ActorCritic] = {
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),
     "ersac-replay": TABLE_REPLAY,
-    "ersac-replay-max": dataclasses.replace(TABLE_REPLAY, uncertainty=Posterior(), feed=Replay(updates=4)),
-    "vanilla-replay": ActorCritic(risk=Neutral(alpha=0.02), uncertainty=AUXILIARY, feed=Replay()),
+    "ersac-replay-max": dataclasses.replace(TABLE_REPLAY, uncertainty=Posterior(), buffer=Replay(updates=4)),
+    "vanilla-replay": ActorCritic(risk=Neutral(alpha=0.02), uncertainty=AUXILIARY, buffer=Replay()),
 }
 
 
@@ -108,14 +108,14 @@ def preset(
         raise unknown_option(agent, "--uncertainty")
     if callable(uncertainty):
         name = getattr(uncertainty, "__qualname__", type(uncertainty).__qualname__)
-        return dataclasses.replace(learner, uncertainty=config.Own(name, uncertainty))
+        return dataclasses.replace(learner, uncertainty=config.CustomEstimator(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
     return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())
 
 
 def side_by_side(learner: ActorCritic) -> ActorCritic:
     """A named agent as it is with many environments."""
-    often = {"updates": 8} if isinstance(learner.feed, Replay) else {"passes": 2}
+    often = {"updates": 8} if isinstance(learner.buffer, Replay) else {"passes": 2}
     quiet = {"sigma_scale": 0.1} if isinstance(learner.uncertainty, Ensemble) else {}
     warm = {"tau0": 0.01} if isinstance(learner.risk, Seeking) else {}
     return config.override(learner, **SIDE_BY_SIDE, **often, **quiet, **warm)

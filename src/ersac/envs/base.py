@@ -53,12 +53,12 @@ class Step(NamedTuple):
 
 
 class Env(NamedTuple):
-    """A pure environment. `world` is what stays fixed for its life and differs between seeds: arrays, made on the host."""
+    """A pure environment. `env_params` is what stays fixed for its life and differs between seeds: arrays, made on the host."""
 
     name: str
     observations: Space
     actions: Space
-    world: Callable[[int], Any]  # seed -> numpy arrays
+    env_params: Callable[[int], Any]  # seed -> numpy arrays
     reset: Callable[[Tree, Key], Tree]
     observe: Callable[[Tree, Tree], Array]
     step: Callable[[Tree, Tree, Array, Key], Step]

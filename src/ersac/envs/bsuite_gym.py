@@ -39,7 +39,7 @@ class FromBsuite(gymnasium.Env[np.ndarray, int]):
         return np.array(observation, np.float32).ravel()
 
 
-def load(bsuite_id: str) -> FromBsuite:
+def load_bsuite(bsuite_id: str) -> FromBsuite:
     """The environment of a bsuite id, such as cartpole_swingup/0."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # it says on standard output what it loads
         warnings.simplefilter("ignore")

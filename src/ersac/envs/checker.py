@@ -81,7 +81,7 @@ class Answer(NamedTuple):
     meddled: bool = False  # the action has
 
 
-def refuse_if_broken(make: Callable[[], gymnasium.Env], tell: Callable[[str], None]) -> None:
+def check_env(make: Callable[[], gymnasium.Env], tell: Callable[[str], None]) -> None:
     """SettingsError with all that makes an environment unfit for training; whatever else is worth knowing is told."""
     found = findings(make)
     for finding in found:
@@ -170,7 +170,7 @@ def examine(env: gymnasium.Env, steps: int, seed: int, facts: list[Fact]) -> Ite
     if getattr(env, "render_mode", None) == "human":
         yield Finding(False, "render_mode is 'human', which draws every step: leave it out for training")
     waiting = list(CHECKS)
-    for answer in play(env, draw(env, steps, seed), seed):
+    for answer in play_steps(env, draw_action(env, steps, seed), seed):
         facts.append(answer.fact)
         for check in list(waiting):
             if finding := check(answer):
@@ -186,8 +186,8 @@ def examine(env: gymnasium.Env, steps: int, seed: int, facts: list[Fact]) -> Ite
 
 def repeat(env: gymnasium.Env, facts: list[Fact], seed: int) -> Iterator[Finding]:
     """Whether a second environment answers as the first did, and begins again as it began."""
-    answers = [answer.fact for answer in play(env, draw(env, steps_of(facts), seed), seed)]
-    begun = digest_of(read(env.observation_space, reset(env, seed=seed, options=None), "at a second reset"))
+    answers = [answer.fact for answer in play_steps(env, draw_action(env, steps_of(facts), seed), seed)]
+    begun = digest_of(read_parts(env.observation_space, reset(env, seed=seed, options=None), "at a second reset"))
     if begun != answers[0].observation:
         change = f"{SEEDING}, and set all state anew (a wrapper with running statistics is another cause)"
         yield Finding(False, f"reset(seed={seed}) gives another observation when it is called again: {change}")
@@ -209,7 +209,7 @@ def steps_of(facts: list[Fact]) -> int:
     return sum(not fact.is_reset for fact in facts)
 
 
-def draw(env: gymnasium.Env, steps: int, seed: int) -> list[Any]:
+def draw_action(env: gymnasium.Env, steps: int, seed: int) -> list[Any]:
     """Actions to play: the two at the ends of the space first, then random ones. The environment's own space is left as it is."""
     try:
         space = copy.deepcopy(env.action_space)
@@ -224,12 +224,12 @@ def draw(env: gymnasium.Env, steps: int, seed: int) -> list[Any]:
         raise Broken(raised("action_space.sample()", error)) from None
 
 
-def play(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterator[Answer]:
+def play_steps(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterator[Answer]:
     """What an environment answers to some actions, beginning anew where an episode ends; Broken where it cannot go on."""
     until = time.monotonic() + PATIENCE_SECONDS
     space = env.observation_space
     observation, where = reset(env, seed=seed, options=None), "at the first reset"
-    parts = read(space, observation, where)
+    parts = read_parts(space, observation, where)
     fact = Fact(where, True, digest_of(parts))
     yield Answer(fact, parts)
     for number, action in enumerate(actions, 1):
@@ -237,15 +237,15 @@ def play(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterator[Answ
             return
         if fact.ended:
             observation, where = reset(env), f"at the reset after step {number - 1}"
-            parts = read(space, observation, where)
+            parts = read_parts(space, observation, where)
             fact = Fact(where, True, digest_of(parts))
             yield Answer(fact, parts)
         before, digest, where = observation, fact.observation, f"at step {number}"
         given = copy.deepcopy(action)
         observation, reward, terminated, truncated, info = step(env, given, where)
-        parts, value = read(space, observation, where), number_of(reward)
+        parts, value = read_parts(space, observation, where), number_of(reward)
         fact = Fact(where, False, digest_of(parts), np.nan if value is None else value, terminated, truncated)
-        changed = digest_of(read(space, before, where)) != digest
+        changed = digest_of(read_parts(space, before, where)) != digest
         yield Answer(fact, parts, reward, info, changed, isinstance(action, np.ndarray) and not np.array_equal(given, action))
 
 
@@ -288,9 +288,9 @@ def bare_fault(env: gymnasium.Env, call: Callable[[gymnasium.Env], Any], fault: 
 def reset_fault(answer: Any) -> str | None:
     """What is wrong with the form of what reset returned."""
     if not isinstance(answer, tuple) or len(answer) != 2:
-        return f"{RETURN_RESET}, not {form(answer)}: return observation, {{}}"
+        return f"{RETURN_RESET}, not {describe_value(answer)}: return observation, {{}}"
     if not isinstance(answer[1], Mapping):
-        return f"{RETURN_RESET} with a dict as info, not {form(answer[1])}: return observation, {{}}"
+        return f"{RETURN_RESET} with a dict as info, not {describe_value(answer[1])}: return observation, {{}}"
     return None
 
 
@@ -299,12 +299,12 @@ def step_fault(answer: Any, where: str) -> str | None:
     if isinstance(answer, tuple) and len(answer) == 4:
         return f"{RETURN_STEP}, not the 4 values of the old gym {where}: return done as terminated, and truncated=True at a time limit only"
     if not isinstance(answer, tuple) or len(answer) != 5:
-        return f"{RETURN_STEP}, not {form(answer)} {where}"
+        return f"{RETURN_STEP}, not {describe_value(answer)} {where}"
     if not isinstance(answer[4], Mapping):
-        return f"{RETURN_STEP} with a dict as info, not {form(answer[4])} {where}: return {{}} where there is nothing to tell"
+        return f"{RETURN_STEP} with a dict as info, not {describe_value(answer[4])} {where}: return {{}} where there is nothing to tell"
     for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
         if not is_flag(flag):
-            return f"{name} must be True or False, not {form(flag)} {where}: return bool({name}), as {RETURN_STEP}"
+            return f"{name} must be True or False, not {describe_value(flag)} {where}: return bool({name}), as {RETURN_STEP}"
     return None
 
 
@@ -323,7 +323,7 @@ def signature_fault(env: gymnasium.Env) -> str | None:
     return None
 
 
-def form(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """What something is, as it reads after 'not'."""
     match value:
         case np.ndarray():
@@ -365,7 +365,7 @@ def space_of(env: gymnasium.Env, name: str) -> spaces.Space:
     except ANY:
         raise Broken(f"the environment has no {name}: set self.{name} in __init__") from None
     if not isinstance(space, spaces.Space):
-        raise Broken(f"{name} must be a space of gymnasium, not {form(space)}: take it from gymnasium.spaces")
+        raise Broken(f"{name} must be a space of gymnasium, not {describe_value(space)}: take it from gymnasium.spaces")
     return space
 
 
@@ -398,7 +398,7 @@ def of_actions(space: spaces.Space) -> Iterator[Finding]:
 
 def of_observations(space: spaces.Space) -> Iterator[Finding]:
     """What ersac cannot read, and what it leaves out of a dict or a tuple."""
-    parts = list(leaves(space))
+    parts = list(space_leaves(space))
     served = [(name, part) for name, part in parts if isinstance(part, NUMBERS)]
     if not served:
         known = ", ".join(kind.__name__ for kind in NUMBERS)
@@ -409,11 +409,11 @@ def of_observations(space: spaces.Space) -> Iterator[Finding]:
         yield Finding(True, f"{empty[0]} is declared with a shape that holds nothing: give its space a size")
 
 
-def leaves(space: spaces.Space, name: str = "observation") -> Iterator[tuple[str, spaces.Space]]:
+def space_leaves(space: spaces.Space, name: str = "observation") -> Iterator[tuple[str, spaces.Space]]:
     """The spaces that are no dict or tuple, by the names of what is in them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for entry, part in entries(space, name):
-            yield from leaves(part, entry)
+            yield from space_leaves(part, entry)
     else:
         yield name, space
 
@@ -424,33 +424,35 @@ def entries(space: spaces.Dict | spaces.Tuple, name: str) -> Iterator[tuple[str,
     return ((f"{name}[{key!r}]", part) for key, part in inside)
 
 
-def read(space: spaces.Space, observation: Any, where: str, name: str = "observation") -> list[Part]:
+def read_parts(space: spaces.Space, observation: Any, where: str, name: str = "observation") -> list[Part]:
     """The numbers of an observation; Broken where it is not made as its space says, or where they are no numbers."""
     match space:
         case spaces.Dict():
             if not isinstance(observation, Mapping):
-                raise Broken(f"{name} must be a dict, not {form(observation)} {where}: its space is a Dict")
+                raise Broken(f"{name} must be a dict, not {describe_value(observation)} {where}: its space is a Dict")
             if lacking := [key for key in space.spaces if key not in observation]:
                 raise Broken(f"{name} has no {lacking[0]!r} {where}, which its space has: add it, or leave it out of observation_space")
             given = [observation[key] for key in space.spaces]
         case spaces.Tuple():
             if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
-                raise Broken(f"{name} must be a tuple of {len(space.spaces)}, not {form(observation)} {where}: its space is a Tuple")
+                raise Broken(
+                    f"{name} must be a tuple of {len(space.spaces)}, not {describe_value(observation)} {where}: its space is a Tuple"
+                )
             given = list(observation)
         case _:
-            return [numbers(space, observation, where, name)] if isinstance(space, NUMBERS) else []
+            return [number_part(space, observation, where, name)] if isinstance(space, NUMBERS) else []
     inside = zip(entries(space, name), given, strict=True)
-    return [part for (entry, kind), value in inside for part in read(kind, value, where, entry)]
+    return [part for (entry, kind), value in inside for part in read_parts(kind, value, where, entry)]
 
 
-def numbers(space: spaces.Space, given: Any, where: str, name: str) -> Part:
+def number_part(space: spaces.Space, given: Any, where: str, name: str) -> Part:
     """The part of an observation that has a space of numbers."""
     try:
         array = np.asarray(given)
     except ANY:
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        raise Broken(f"{name} must be numbers, not {form(given)} {where}: return what observation_space.sample() is like")
+        raise Broken(f"{name} must be numbers, not {describe_value(given)} {where}: return what observation_space.sample() is like")
     return Part(name, space, given, array)
 
 
@@ -497,7 +499,7 @@ def finite(part: Part, where: str) -> Finding | None:
     if not bad.any():
         return None
     index = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    return Finding(True, f"{part.name}{at(index)} is {part.array[index]} {where}: {NON_FINITE}")
+    return Finding(True, f"{part.name}{index_text(index)} is {part.array[index]} {where}: {NON_FINITE}")
 
 
 def outside(part: Part, where: str) -> Finding | None:
@@ -515,7 +517,7 @@ def outside(part: Part, where: str) -> Finding | None:
     below = x[index] < low[index]
     bound = (low if below else high)[index]
     side = f"{abs(x[index] - bound):.6g} {'below' if below else 'above'} the {'low' if below else 'high'} of its space, {bound:.6g}"
-    return Finding(True, f"{part.name}{at(index)} is {x[index]:.6g} {where}, {side}: widen observation_space, or clip it")
+    return Finding(True, f"{part.name}{index_text(index)} is {x[index]:.6g} {where}, {side}: widen observation_space, or clip it")
 
 
 def limits(space: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -530,7 +532,7 @@ def limits(space: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(space.start), np.asarray(space.start + space.n - 1)
 
 
-def at(index: tuple[Any, ...]) -> str:
+def index_text(index: tuple[Any, ...]) -> str:
     """An index as one would write it."""
     return f"[{', '.join(str(i) for i in index)}]" if index else ""
 
@@ -539,7 +541,7 @@ def no_number(answer: Answer) -> Finding | None:
     """A reward that is none."""
     if number_of(answer.reward) is not None:
         return None
-    return Finding(True, f"reward must be one number, not {form(answer.reward)} {answer.fact.where}: return float(reward)")
+    return Finding(True, f"reward must be one number, not {describe_value(answer.reward)} {answer.fact.where}: return float(reward)")
 
 
 def not_finite(answer: Answer) -> Finding | None:

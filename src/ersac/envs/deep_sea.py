@@ -13,7 +13,7 @@ MOVE_COST = 0.01  # of a whole episode of right moves
 UNROLL = 5  # a turn of the acting loop costs as much to organise as such a small step costs to compute
 
 
-class State(NamedTuple):
+class DeepSeaState(NamedTuple):
     """Where the diver is, and whether it ever turned left on the one path that leads to the treasure."""
 
     row: Array
@@ -33,16 +33,16 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
     the same as having reached the treasure; in the stochastic one a right move may slip, and a slip is not a mistake.
     """
 
-    def world(seed: int) -> np.ndarray:
+    def env_params(seed: int) -> np.ndarray:
         return action_map(depth, seed if mapping_seed is None else mapping_seed)
 
-    def reset(right: Array, key: Key) -> State:
-        return State(jnp.int32(0), jnp.int32(0), jnp.bool_(False))
+    def reset(right: Array, key: Key) -> DeepSeaState:
+        return DeepSeaState(jnp.int32(0), jnp.int32(0), jnp.bool_(False))
 
-    def observe(right: Array, state: State) -> Array:
+    def observe(right: Array, state: DeepSeaState) -> Array:
         return state.row * depth + state.column
 
-    def step(right: Array, state: State, action: Array, key: Key) -> Step:
+    def step(right: Array, state: DeepSeaState, action: Array, key: Key) -> Step:
         row, column, strayed = state
         moves_right = action == right[row, column]
         treasure = moves_right & (column == depth - 1)  # tested before moving
@@ -57,6 +57,6 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
         shift = jnp.where(moves_right, jnp.where(slips, 0, 1), -1)
         row, column = row + 1, jnp.clip(column + shift, 0, depth - 1)
         ended = row == depth
-        return Step(State(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed)
+        return Step(DeepSeaState(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed)
 
-    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), world, reset, observe, step, unroll=UNROLL)
+    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), env_params, reset, observe, step, unroll=UNROLL)

@@ -30,8 +30,8 @@ from gymnasium.vector.utils import CloudpickleWrapper, concatenate, create_empty
 
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, HostEnv, HostStep, Space
-from ersac.exits import SIGNALS, Resumable
 from ersac.packages import require_package
+from ersac.runs.exits import SIGNALS, Resumable
 
 TABLE_LIMIT = 100_000  # up to so many states several whole numbers become one, so that tables can be used
 GRIDS = ("MiniGrid-", "BabyAI-")  # ids of minigrid
@@ -83,7 +83,7 @@ def host_env(make: Make, name: str, envs: int, workers: int = 0, frames: int = 1
     return _spread(make, name, envs, min(workers, envs), frames)
 
 
-def observed(space: gymnasium.Space) -> tuple[Space, Encode]:
+def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
     """What the observations of a Gymnasium space become, and how.
 
     A dictionary or a tuple becomes one vector of what can be made numbers of; text, graphs and sequences in it are left out.
@@ -112,7 +112,7 @@ def observed(space: gymnasium.Space) -> tuple[Space, Encode]:
     return Box((vector.size,)), vector.encode
 
 
-def acted(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], Sequence[Any]]]:
+def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], Sequence[Any]]]:
     """What the actions of a Gymnasium space are to an agent, and how [N] or [N, size] of them become N of Gymnasium's again."""
     match space:
         case spaces.Discrete():
@@ -154,9 +154,9 @@ def _vector(space: gymnasium.Space) -> _Vector | None:
         case spaces.Box() | spaces.MultiBinary():
             return _Vector(math.prod(space.shape), flat)
         case spaces.Dict():
-            return _joined(space.spaces.items())
+            return _join_arrays(space.spaces.items())
         case spaces.Tuple():
-            return _joined(enumerate(space.spaces))
+            return _join_arrays(enumerate(space.spaces))
     return None
 
 
@@ -173,7 +173,7 @@ def _one_hot(n: np.ndarray, start: np.ndarray) -> _Vector:
     return _Vector(size, encode)
 
 
-def _joined(entries: Iterable[tuple[Any, gymnasium.Space]]) -> _Vector | None:
+def _join_arrays(entries: Iterable[tuple[Any, gymnasium.Space]]) -> _Vector | None:
     """The vectors of all entries that have one, in their order."""
     served = {key: vector for key, space in entries if (vector := _vector(space)) is not None}
     if not served:
@@ -216,9 +216,9 @@ def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
     except Exception as error:
         raise SettingsError(f"{name} cannot be made: {_line(error)}") from error
     space = made[0].observation_space
-    single, encode = observed(space)
-    actions, decode = acted(made[0].action_space)
-    observations, begun, slid = stacked(single, frames, name)
+    single, encode = observation_codec(space)
+    actions, decode = action_codec(made[0].action_space)
+    observations, begun, slid = frame_stack(single, frames, name)
     ended = np.zeros(envs, bool)  # on the step before, so that the next one is fake
     window = np.zeros(0)  # what was observed last, with its history
 
@@ -283,7 +283,7 @@ def _stepped(env: gymnasium.Env, begins: bool, action: Any) -> tuple[Any, Any, A
 Slid = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # window, next observation, where an episode begins with it -> window
 
 
-def stacked(single: Space, frames: int, name: str) -> tuple[Space, Encode, Slid]:
+def frame_stack(single: Space, frames: int, name: str) -> tuple[Space, Encode, Slid]:
     """So many observations as one, along the last axis: their space, the first window of an episode, and each next one."""
     if frames == 1:
         return single, lambda obs: obs, lambda window, obs, begins: obs
@@ -313,7 +313,7 @@ def _line(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
-class _Share(NamedTuple):
+class _WorkerShare(NamedTuple):
     """What a worker has to know: its environments, and where to put what they observe."""
 
     make: CloudpickleWrapper
@@ -341,8 +341,8 @@ def _spread(make: Make, name: str, envs: int, workers: int, frames: int) -> Host
     buffer = context.RawArray("B", envs * math.prod(shape) * np.dtype(dtype).itemsize)
     bounds = [envs * i // workers for i in range(workers + 1)]
     parts = [slice(*ends) for ends in itertools.pairwise(bounds)]
-    shares = [_Share(CloudpickleWrapper(make), name, frames, part, buffer, (envs, *shape), dtype) for part in parts]
-    started = _started(context, name, shares)
+    shares = [_WorkerShare(CloudpickleWrapper(make), name, frames, part, buffer, (envs, *shape), dtype) for part in parts]
+    started = _start_workers(context, name, shares)
     seen = shares[0].seen()
 
     def ask(orders: Iterable[Any]) -> list[Any]:
@@ -371,7 +371,7 @@ def _spread(make: Make, name: str, envs: int, workers: int, frames: int) -> Host
 Started = list[tuple[BaseProcess, Connection]]
 
 
-def _started(context: Any, name: str, shares: list[_Share]) -> Started:
+def _start_workers(context: Any, name: str, shares: list[_WorkerShare]) -> Started:
     """A worker for each share."""
     started: Started = []
     resource_tracker.ensure_running()  # it would lift the block when it starts
@@ -391,7 +391,7 @@ def _started(context: Any, name: str, shares: list[_Share]) -> Started:
     return started
 
 
-def _work(share: _Share, pipe: Connection) -> None:
+def _work(share: _WorkerShare, pipe: Connection) -> None:
     """The life of a worker: a seed or actions come in, an answer goes out, until nobody holds the other end."""
     for number in SIGNALS:  # who holds it decides when it is enough. Not SIG_IGN, which programs that an environment starts would inherit
         signal.signal(number, lambda *_: None)

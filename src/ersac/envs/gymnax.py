@@ -13,7 +13,7 @@ from ersac.envs.base import Box, Discrete, Env, Space, Step
 from ersac.types import Array, Key, Tree
 
 
-class State(NamedTuple):
+class GymnaxState(NamedTuple):
     """An environment's own state, and what it showed of it."""
 
     inner: Tree
@@ -38,21 +38,21 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(obs)])
         return flat.reshape(observations.shape).astype(jnp.float32)
 
-    def reset(world: Tree, key: Key) -> State:
+    def reset(env_params: Tree, key: Key) -> GymnaxState:
         obs, inner = env.reset_env(key, params)
-        return State(inner, shown(obs), jnp.bool_(False))
+        return GymnaxState(inner, shown(obs), jnp.bool_(False))
 
-    def step(world: Tree, state: State, action: Array, key: Key) -> Step:
+    def step(env_params: Tree, state: GymnaxState, action: Array, key: Key) -> Step:
         obs, inner, reward, terminated, _ = env.step_env(key, state.inner, action, params)
         terminated = jnp.asarray(terminated, bool)
         cut = env.is_truncated(inner, params) & ~terminated
         real = ~state.cut
-        following = State(inner, shown(obs), cut)
+        following = GymnaxState(inner, shown(obs), cut)
         reward = jnp.where(real, jnp.asarray(reward, jnp.float32).reshape(()), 0.0)
         discount = jnp.where(real & ~terminated, 1.0, 0.0)
         return Step(following, reward, discount, jnp.bool_(False), jnp.where(real, 1.0, 0.0))
 
-    return Env(name, observations, actions, lambda seed: (), reset, lambda world, state: state.obs, step, envs, target)
+    return Env(name, observations, actions, lambda seed: (), reset, lambda env_params, state: state.obs, step, envs, target)
 
 
 def served(name: str, space: Any) -> Space:

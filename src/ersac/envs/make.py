@@ -9,21 +9,21 @@ from ersac.packages import require_package
 EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}  # the package of a kind, and the extra that has it
 
 
-def refuse_if_missing(settings: config.Environment) -> None:
+def require_env_package(settings: config.Environment) -> None:
     """SettingsError where an environment's package is missing."""
     if type(settings) in EXTRAS:
         require_package(config.named(settings), *EXTRAS[type(settings)])
 
 
-def refuse_if_unfit(settings: config.Environment, tell: Callable[[str], None]) -> None:
+def check_fits(settings: config.Environment, tell: Callable[[str], None]) -> None:
     """SettingsError where an environment's package is missing, or random play finds it broken; what else it finds is told."""
-    refuse_if_missing(settings)
+    require_env_package(settings)
     if isinstance(settings, config.Gymnax):
         make_env(settings)
     if isinstance(settings, config.Gym):
         from ersac.envs import checker, gym
 
-        checker.refuse_if_broken(settings.make or gym.resolve(settings.id), tell)
+        checker.check_env(settings.make or gym.resolve(settings.id), tell)
 
 
 def make_env(settings: config.DeepSea | config.Gymnax) -> Env:

@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 LEFT_OUT = spaces.Text(1)  # stands for what no agent sees: text, graphs, sequences
 
 
-def as_json(space: Space) -> dict[str, Any]:
+def space_json(space: Space) -> dict[str, Any]:
     """A space as plain data, as far as an agent sees it."""
     match space:
         case spaces.Discrete():
@@ -19,16 +19,16 @@ def as_json(space: Space) -> dict[str, Any]:
         case spaces.MultiBinary():
             return {"kind": "MultiBinary", "shape": list(space.shape)}
         case spaces.Box():
-            bounds = {"low": _plain(space.low), "high": _plain(space.high)}
+            bounds = {"low": _bound_json(space.low), "high": _bound_json(space.high)}
             return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
         case spaces.Dict():  # pairs, because their order is that of the numbers
-            return {"kind": "Dict", "entries": [[key, as_json(each)] for key, each in space.spaces.items()]}
+            return {"kind": "Dict", "entries": [[key, space_json(each)] for key, each in space.spaces.items()]}
         case spaces.Tuple():
-            return {"kind": "Tuple", "entries": [as_json(each) for each in space.spaces]}
+            return {"kind": "Tuple", "entries": [space_json(each) for each in space.spaces]}
     return {"kind": "LeftOut"}
 
 
-def from_json(told: Mapping[str, Any]) -> Space:
+def space_from_json(told: Mapping[str, Any]) -> Space:
     """The space that plain data describe."""
     match told["kind"]:
         case "Discrete":
@@ -41,9 +41,9 @@ def from_json(told: Mapping[str, Any]) -> Space:
             low, high = (np.broadcast_to(np.array(told[name], told["dtype"]), told["shape"]) for name in ("low", "high"))
             return spaces.Box(low, high, dtype=np.dtype(told["dtype"]).type)
         case "Dict":
-            return spaces.Dict([(key, from_json(each)) for key, each in told["entries"]])
+            return spaces.Dict([(key, space_from_json(each)) for key, each in told["entries"]])
         case "Tuple":
-            return spaces.Tuple([from_json(each) for each in told["entries"]])
+            return spaces.Tuple([space_from_json(each) for each in told["entries"]])
     return LEFT_OUT
 
 
@@ -62,6 +62,6 @@ def alone(space: Space, observation: Any) -> Any:
     return observation
 
 
-def _plain(bound: np.ndarray) -> Any:
+def _bound_json(bound: np.ndarray) -> Any:
     """Bounds as plain numbers, as a single one where all are alike: an image has thousands."""
     return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()

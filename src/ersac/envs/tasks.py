@@ -42,7 +42,7 @@ class FixedLayout(gymnasium.Wrapper):
         return self.env.reset(seed=self.layout, options=options)
 
 
-def lock() -> gymnasium.Env:
+def make_lock_env() -> gymnasium.Env:
     """The lock, with its time limit."""
     return gymnasium.wrappers.TimeLimit(Lock(), LOCK_LIMIT)
 

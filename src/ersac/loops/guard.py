@@ -14,7 +14,7 @@ AFTER = ("gradient", "log_tau", "params")
 METRIC_NAMES = {"critic": "critic loss", "reward": "reward loss"}  # metrics under whose name something else is known here
 
 
-class Alarm(NamedTuple):
+class NonFiniteValue(NamedTuple):
     """Where a run went wrong first."""
 
     tensor: str
@@ -23,17 +23,17 @@ class Alarm(NamedTuple):
     step: int  # how many steps of the rollout had been done; all of them, if it went wrong when it learned
 
 
-def watch(t: Trajectory, learner: Learner) -> dict[str, Array]:
+def finite_sums(t: Trajectory, learner: Learner) -> dict[str, Array]:
     """What tells of rollouts [N, ...] and of the learner after them whether all was finite: a number a step, or one.
 
     Of the learner only what is small is looked at, a hundredth of it: a bias has the gradient that flows into its layer, so a bad one
     cannot reach a matrix or a row without reaching a bias, and an optimiser remembers it. Checkpoints look at all.
     """
-    acting = {"logits": t.log_mu.sum(axis=0), "reward": t.reward.sum(axis=0)}  # [T]
+    sums = {"logits": t.log_mu.sum(axis=0), "reward": t.reward.sum(axis=0)}  # [T]
     if jnp.issubdtype(t.obs.dtype, jnp.floating):
         envs, length = t.reward.shape
-        acting["observation"] = t.obs[:, :-1].reshape(envs, length, -1).sum(axis=(0, 2))
-    return acting | {"gradient": _biases(learner.opt), "log_tau": learner.log_tau, "params": _biases(learner.params.dense)}
+        sums["observation"] = t.obs[:, :-1].reshape(envs, length, -1).sum(axis=(0, 2))
+    return sums | {"gradient": _biases(learner.opt), "log_tau": learner.log_tau, "params": _biases(learner.params.dense)}
 
 
 def _biases(tree: Tree) -> Array:
@@ -43,7 +43,7 @@ def _biases(tree: Tree) -> Array:
     return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in small), jnp.zeros(()))
 
 
-def alarms(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> list[Alarm]:
+def find_nonfinite(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> list[NonFiniteValue]:
     """The first alarm of every seed that has one, the earliest first; everything is [seeds, rollouts] or [seeds, rollouts, steps]."""
     bad = {name: ~np.isfinite(values) for name, values in seen.items()}
     bad |= {METRIC_NAMES.get(name, name): ~np.isfinite(values) for name, values in metrics.items()}
@@ -51,17 +51,17 @@ def alarms(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: i
         return []
     others = sorted(bad.keys() - {*BEFORE, *AFTER})
     order = [name for name in (*BEFORE, *others, *AFTER) if name in bad]
-    when = np.stack([_first(bad[name], steps) for name in order])  # [tensors, seeds, rollouts]
-    spoilt: np.ndarray = np.min(when, axis=0) <= steps  # [seeds, rollouts]
+    when = np.stack([_first_nonfinite_step(bad[name], steps) for name in order])  # [tensors, seeds, rollouts]
+    on_nonfinite: np.ndarray = np.min(when, axis=0) <= steps  # [seeds, rollouts]
     found = []
-    for seed in map(int, np.flatnonzero(spoilt.any(axis=1))):
-        rollout = int(np.argmax(spoilt[seed]))
+    for seed in map(int, np.flatnonzero(on_nonfinite.any(axis=1))):
+        rollout = int(np.argmax(on_nonfinite[seed]))
         tensor = int(np.argmin(when[:, seed, rollout]))
-        found.append(Alarm(order[tensor], seed, rollout, int(when[tensor, seed, rollout])))
+        found.append(NonFiniteValue(order[tensor], seed, rollout, int(when[tensor, seed, rollout])))
     return sorted(found, key=lambda alarm: alarm.rollout)
 
 
-def _first(bad: np.ndarray, steps: int) -> np.ndarray:
+def _first_nonfinite_step(bad: np.ndarray, steps: int) -> np.ndarray:
     """The step of each rollout at which something went wrong [seeds, rollouts]; steps + 1 where nothing did."""
     if bad.ndim == 2:
         return np.where(bad, steps, steps + 1)

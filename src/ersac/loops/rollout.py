@@ -16,10 +16,10 @@ class Actor(NamedTuple):
     """What acting carries from one step to the next."""
 
     state: Tree  # of the environment
-    kept: Tree  # what the agent keeps through an episode
+    episode_state: Tree  # what the agent keeps through an episode
 
 
-class Facts(NamedTuple):
+class StepOutcomes(NamedTuple):
     """What the steps of a rollout tell of its episodes."""
 
     ended: Array  # [T] bool
@@ -27,10 +27,10 @@ class Facts(NamedTuple):
     reward: Array  # [T]
 
 
-def begin(env: Env, agent: Agent, world: Tree, learner: Learner, key: Key) -> Actor:
+def init_actor(env: Env, agent: Agent, env_params: Tree, learner: Learner, key: Key) -> Actor:
     """An actor at the start of its first episode."""
     key_env, key_agent = jax.random.split(key)
-    return Actor(env.reset(world, key_env), agent.begin(learner, key_agent))
+    return Actor(env.reset(env_params, key_env), agent.init_episode(learner, key_agent))
 
 
 class Interaction(NamedTuple):
@@ -38,48 +38,50 @@ class Interaction(NamedTuple):
 
     obs: Array
     action: Array
-    told: Tree  # what the agent's log_mu asks for
+    dist_params: Tree  # what the agent's log_mu asks for
     reward: Array
     discount: Array
     goal: Array
     mask: Array
 
 
-def interact(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, chance: Tree, key: Key) -> tuple[Actor, Interaction]:
+def interact(
+    env: Env, agent: Agent, env_params: Tree, learner: Learner, actor: Actor, action_noise: Tree, key: Key
+) -> tuple[Actor, Interaction]:
     """Act once, step once, and start the next episode where this one ended."""
-    obs = env.observe(world, actor.state)
-    action, told = agent.act(learner, actor.kept, obs, chance)
+    obs = env.observe(env_params, actor.state)
+    action, dist_params = agent.act(learner, actor.episode_state, obs, action_noise)
     key_step, key_begin = jax.random.split(key)
-    step = env.step(world, actor.state, agent.emit(action), key_step)
+    step = env.step(env_params, actor.state, agent.to_env(action), key_step)
     ended = step.discount == 0
-    afresh, going_on = begin(env, agent, world, learner, key_begin), Actor(step.state, actor.kept)
+    afresh, going_on = init_actor(env, agent, env_params, learner, key_begin), Actor(step.state, actor.episode_state)
     actor = jax.tree.map(lambda new, old: jnp.where(ended, new, old), afresh, going_on)
-    return actor, Interaction(obs, action, told, step.reward, step.discount, step.goal, jnp.asarray(step.mask, step.reward.dtype))
+    return actor, Interaction(obs, action, dist_params, step.reward, step.discount, step.goal, jnp.asarray(step.mask, step.reward.dtype))
 
 
-class Dice(NamedTuple):
+class RolloutNoise(NamedTuple):
     """All the randomness of one rollout, drawn before it begins."""
 
-    chance: Tree  # [T, ...]   decides the actions
+    action_noise: Tree  # [T, ...]   decides the actions
     keys: Key  # [T]           the environment's
     noise: Tree  # [T, ...]    goes with each step to the learner
 
 
-def throw(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Dice:
+def draw_noise(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> RolloutNoise:
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
     key_act, key_env, key_noise = jax.random.split(key, 3)
     length = settings.rollout
-    return Dice(agent.chance(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
+    return RolloutNoise(agent.action_noise(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
 
 
 def step_keys(key: Key, length: int) -> Key:
-    """The environment's keys [T] in the rollout whose key this is: those of `throw`, for whoever draws nothing else."""
+    """The environment's keys [T] in the rollout whose key this is: those of `draw_noise`, for whoever draws nothing else."""
     return jax.random.split(jax.random.split(key, 3)[1], length)
 
 
-def throw_all(settings: ActorCritic | BootDQN, agent: Agent, envs: int, key: Key) -> Dice:
+def draw_all_noise(settings: ActorCritic | BootDQN, agent: Agent, envs: int, key: Key) -> RolloutNoise:
     """The randomness of a rollout in each of so many environments [N, ...]."""
-    return of_envs(envs, lambda key: throw(settings, agent, key))(env_keys(key, envs))
+    return of_envs(envs, lambda key: draw_noise(settings, agent, key))(env_keys(key, envs))
 
 
 def env_keys(key: Key, envs: int) -> Key:
@@ -87,14 +89,16 @@ def env_keys(key: Key, envs: int) -> Key:
     return key[None] if envs == 1 else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(envs))
 
 
-def rollout(env: Env, agent: Agent, world: Tree, learner: Learner, actor: Actor, dice: Dice) -> tuple[Actor, Trajectory, Facts]:
+def rollout(
+    env: Env, agent: Agent, env_params: Tree, learner: Learner, actor: Actor, rollout_noise: RolloutNoise
+) -> tuple[Actor, Trajectory, StepOutcomes]:
     """T interactions with one set of parameters."""
-    one = lambda actor, x: interact(env, agent, world, learner, actor, *x)
-    actor, steps = jax.lax.scan(one, actor, (dice.chance, dice.keys), unroll=env.unroll)
-    obs = jnp.concatenate([steps.obs, env.observe(world, actor.state)[None]])
-    log_mu = agent.log_mu(steps.told, steps.action)
-    t = Trajectory(obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, dice.noise)
-    return actor, t, Facts(steps.discount == 0, steps.goal, steps.reward)
+    one = lambda actor, x: interact(env, agent, env_params, learner, actor, *x)
+    actor, steps = jax.lax.scan(one, actor, (rollout_noise.action_noise, rollout_noise.keys), unroll=env.unroll)
+    obs = jnp.concatenate([steps.obs, env.observe(env_params, actor.state)[None]])
+    log_mu = agent.log_mu(steps.dist_params, steps.action)
+    t = Trajectory(obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, rollout_noise.noise)
+    return actor, t, StepOutcomes(steps.discount == 0, steps.goal, steps.reward)
 
 
 def of_envs(n: int, one: Callable[..., Tree]) -> Callable[..., Tree]:

@@ -11,7 +11,7 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
-class Memory(NamedTuple):
+class EnsembleMemory(NamedTuple):
     """What no optimiser sees."""
 
     prior: Tree  # [S, K A], or the weights of a random network
@@ -38,7 +38,7 @@ def reward_ensemble(
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         drawn = prior.init(rng)
-        return head.init(rng), Memory(drawn, np.zeros((n_states, n_actions), np.float32) if counted else ())
+        return head.init(rng), EnsembleMemory(drawn, np.zeros((n_states, n_actions), np.float32) if counted else ())
 
     def of_action(every: Array, action: Array) -> Array:
         every = every.reshape(*action.shape, members, n_actions)

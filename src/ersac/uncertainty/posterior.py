@@ -11,7 +11,7 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
-class Believed(NamedTuple):
+class PosteriorMemory(NamedTuple):
     """What the members believe, and how often each pair was tried: no optimiser sees either."""
 
     reward: Tree  # [S, A, K]
@@ -29,7 +29,7 @@ def posterior_ensemble(
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         drawn = nets.normal(rng, (n_states, n_actions, members), prior_scale)
-        return Params({}, {}), Believed(drawn, np.zeros((n_states, n_actions), np.float32))
+        return Params({}, {}), PosteriorMemory(drawn, np.zeros((n_states, n_actions), np.float32))
 
     def sigma2(params: Params, believed: Tree, obs: Array, features: Array, action: Array) -> Array:
         return stop_gradient(sigma_scale**2 * jnp.var(believed.reward[obs, action], axis=-1))
@@ -43,6 +43,6 @@ def posterior_ensemble(
         visits = believed.visits.at[pair].add(t.mask)
         surprise = t.reward[..., None] + t.noise - believed.reward[pair]
         share = prior_scale**2 / jnp.maximum(prior_scale**2 * visits[pair] + noise_variance, nets.TINY)
-        return Believed(believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits)
+        return PosteriorMemory(believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits)
 
     return Uncertainty(init, sigma2, loss, observe, {})

@@ -1,0 +1,119 @@
+"""Facts to verdicts. A fact is one bit an episode, whether it reached the goal; when a run counts as solved is a rule."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RELIABLE_WINDOW = 100  # episodes
+RELIABLE_GOALS = 80
+BSUITE_BAD_SHARE = {False: 0.9, True: 0.8}  # deterministic, stochastic
+BSUITE_LEAST_EPISODES = {False: 1, True: 100}
+FALLEN_GOALS = 50  # of the window: fewer, after it was solved, is a fall
+RESAMPLES = 2000
+NORMAL_975 = 1.959963984540054  # the standard normal quantile of a 95 % interval
+
+
+def first_goal(goals: np.ndarray) -> int | None:
+    """The first episode, counted from one, that reached the goal."""
+    return _first_true(np.asarray(goals, bool))
+
+
+def solved_bsuite(goals: np.ndarray, stochastic: bool = False) -> int | None:
+    """bsuite's rule: the first episode by which the share of failed ones is below 0.9 (stochastic: 0.8, and 100 episodes)."""
+    failed = np.cumsum(~np.asarray(goals, bool))
+    episodes = np.arange(1, len(failed) + 1)
+    return _first_true((failed < BSUITE_BAD_SHARE[stochastic] * episodes) & (episodes >= BSUITE_LEAST_EPISODES[stochastic]))
+
+
+def solved_reliable(goals: np.ndarray) -> int | None:
+    """The first episode at which at least 80 of the last 100 reached the goal."""
+    total = np.concatenate([[0], np.cumsum(np.asarray(goals, bool))])
+    if len(total) <= RELIABLE_WINDOW:
+        return None
+    found = _first_true(total[RELIABLE_WINDOW:] - total[:-RELIABLE_WINDOW] >= RELIABLE_GOALS)
+    return None if found is None else found + RELIABLE_WINDOW - 1
+
+
+def fell_back(goals: np.ndarray) -> bool:
+    """Whether a run that was solved went below half of the last 100 again."""
+    solved = solved_reliable(goals)
+    if solved is None:
+        return False
+    total = np.concatenate([[0], np.cumsum(np.asarray(goals, bool))])
+    later = np.arange(solved, len(total))
+    return bool((total[later] - total[later - RELIABLE_WINDOW] < FALLEN_GOALS).any())
+
+
+class PowerLaw(NamedTuple):
+    """`scale * depth^exponent`, with the exponent's 95 % interval."""
+
+    scale: float
+    exponent: float
+    low: float
+    high: float
+
+
+def power_law(samples: Mapping[int, Sequence[float]]) -> PowerLaw:
+    """The power of depth that fits the medians over seeds, by least squares of their logarithms; the interval resamples seeds."""
+    depths = np.log(list(samples))
+    rng = np.random.default_rng(0)
+    draws = [np.median(rng.choice(list(found), (RESAMPLES, len(found))), axis=1) for found in samples.values()]
+    exponents = np.polyfit(depths, np.log(draws), 1)[0]  # [RESAMPLES]
+    exponent, intercept = np.polyfit(depths, np.log([np.median(list(found)) for found in samples.values()]), 1)
+    low, high = np.quantile(exponents, (0.025, 0.975))
+    return PowerLaw(float(np.exp(intercept)), float(exponent), float(low), float(high))
+
+
+def wilson(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson's), as scipy.stats has it, which takes seconds to import."""
+    share, square = hits / of, NORMAL_975**2
+    twice = 2 * (of + square)
+    centre = (2 * of * share + square) / twice
+    half = NORMAL_975 / twice * math.sqrt(4 * of * share * (1 - share) + square)
+    return 0.0 if hits == 0 else centre - half, 1.0 if hits == of else centre + half
+
+
+def of_returns(stats: Any) -> dict[str, float | int | None]:
+    """What a seed's returns come to: the mean of the last hundred, the best mean of a hundred, and the steps by which it was solved."""
+    if not len(stats.returns):
+        return {"mean_return": None, "best_mean_return": None, "solved_steps": None}
+    means = running_means(stats.returns)[min(RELIABLE_WINDOW, len(stats.returns)) - 1 :]
+    solved = solved_reliable(stats.goals)
+    steps = None if solved is None or stats.steps is None else int(stats.steps[solved - 1])
+    return {"mean_return": float(means[-1]), "best_mean_return": float(means.max()), "solved_steps": steps}
+
+
+def running_means(returns: np.ndarray) -> np.ndarray:
+    """After each episode the mean of the last hundred returns, or of as many as there are."""
+    total = np.concatenate([[0.0], np.cumsum(returns, dtype=float)])
+    episode = np.arange(1, len(total))
+    window = np.minimum(episode, RELIABLE_WINDOW)
+    return (total[1:] - total[episode - window]) / window
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a median over seeds, by resampling them."""
+    draws = np.random.default_rng(0).choice(list(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The share of pairs of seeds in which ours is above; a tie is half a pair (Agarwal et al. 2021)."""
+    above = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
+    return float(np.mean((above > 0) + 0.5 * (above == 0)))
+
+
+def every(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:
+    """Each verdict by its name; None where never."""
+    return {
+        "first_goal": first_goal(goals),
+        "solved_bsuite": solved_bsuite(goals, stochastic),
+        "solved_reliable": solved_reliable(goals),
+    }
+
+
+def _first_true(condition: np.ndarray) -> int | None:
+    return int(np.argmax(condition)) + 1 if condition.any() else None

@@ -1,0 +1,218 @@
+"""Whole state <-> files with digests.
+
+A checkpoint is two files: the arrays of a tree (npz, no pickle), and a manifest that names every one of them, with the sha256 of
+the arrays' file and of itself. The manifest is written last, so a checkpoint without one never was. Two generations are kept; the
+older one goes only after the newer one has been read back from the disk.
+"""
+
+import errno
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ersac.runs import disk
+from ersac.types import Array, Tree
+
+KEPT = 2  # generations
+DIRECTORY, BAD = "checkpoints", ".bad"
+FORMAT = 1
+
+
+class CorruptCheckpoint(ValueError):
+    """A checkpoint that is not what was written; its text says why in a few words."""
+
+
+class Checkpoint(NamedTuple):
+    """A state as it was saved."""
+
+    number: int  # rollouts that had been done
+    arrays: dict[str, np.ndarray]  # by path
+    keys: dict[str, str]  # which of them are random keys, and of which kind
+    notes: dict[str, Any]
+
+
+def flatten(tree: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """A tree's leaves by path, as plain arrays; and which of them are random keys, by kind."""
+    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    keys = {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if is_key(leaf)}
+    return {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}, keys
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array holds typed random keys."""
+    return isinstance(leaf, Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def part(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """The arrays below one name."""
+    return {path.removeprefix(name + "/"): array for path, array in arrays.items() if path.startswith(name + "/")}
+
+
+def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
+    """The part of a checkpoint below one name, as a tree with the structure, shapes and types of another."""
+    wanted, kinds = flatten({name: like})
+    below = {path for path in saved.arrays if path.startswith(name + "/")}
+    for path in sorted(wanted.keys() | below):
+        want, have = wanted.get(path), saved.arrays.get(path)
+        if want is None or have is None or (want.shape, want.dtype, kinds.get(path)) != (have.shape, have.dtype, saved.keys.get(path)):
+            raise disk.DiskError(f"checkpoint {saved.number} does not fit this version of ersac: {path} is {_described(have, want)}")
+    key = lambda path: jax.random.wrap_key_data(jax.numpy.asarray(saved.arrays[path]), impl=kinds[path])
+    leaves = [key(path) if path in kinds else saved.arrays[path] for path in wanted]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, Any]) -> None:
+    """Write a state, read it back, and only then remove what is older than the generations that are kept."""
+    arrays, keys = flatten(tree)
+    data = _npz(arrays)
+    forms = {name: array_form(array) for name, array in arrays.items()}
+    manifest = {"format": FORMAT, "number": number, "bytes": len(data), "sha256": disk.digest(data), "arrays": forms, "keys": keys}
+    disk.make_directory(directory)
+    disk.write(_arrays_path(directory, number), data)
+    disk.write(_manifest_path(directory, number), seal(manifest | {"notes": notes}))
+    del data
+    try:
+        verify(directory, number)
+    except CorruptCheckpoint as why:
+        raise disk.DiskError(f"{_manifest_path(directory, number)} does not read back as it was written: {why}", errno.EIO) from None
+    prune(directory)
+
+
+def load_checkpoint(directory: Path, settings: str, tell: Callable[[str], None]) -> Checkpoint | None:
+    """The newest good checkpoint of a run with that settings hash; None where none was ever written.
+
+    One that is damaged is named, moved aside, and the next older one is tried; if none is good, DiskError.
+    """
+    for number in reversed(finished_steps(directory)):
+        try:
+            return read_checkpoint(directory, number, settings)
+        except CorruptCheckpoint as why:
+            tell(f"checkpoint {_manifest_path(directory, number)} is damaged ({why}); moved aside as *{BAD}")
+            move_aside(directory, number)
+    if bad := [name for name in disk.names(directory) if name.endswith(".json" + BAD)]:
+        raise disk.DiskError(f"no good checkpoint in {directory}: {len(bad)} damaged, moved aside as *{BAD}; remove it to start afresh")
+    return None
+
+
+def read_checkpoint(directory: Path, number: int, settings: str) -> Checkpoint:
+    """One checkpoint, or Poisoned."""
+    manifest, data = verify(directory, number)
+    if manifest["notes"].get("settings") != settings:
+        raise CorruptCheckpoint("it belongs to a run with other settings")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: _typed(file[name], form) for name, form in manifest["arrays"].items()}
+    except Exception as error:  # whatever the digest's author put there: nothing of it may be more than one line
+        raise CorruptCheckpoint(f"its arrays are not readable: {type(error).__name__}") from None
+    if {name: array_form(array) for name, array in arrays.items()} != manifest["arrays"]:
+        raise CorruptCheckpoint("its arrays are not those of its manifest")
+    return Checkpoint(number, arrays, manifest["keys"], manifest["notes"])
+
+
+def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
+    """The manifest and the arrays' file of one checkpoint if every digest holds, else Poisoned."""
+    manifest = unseal(_bytes(_manifest_path(directory, number)))
+    if manifest["number"] != number:
+        raise CorruptCheckpoint(f"it is checkpoint {manifest['number']} under another name")
+    data = _bytes(_arrays_path(directory, number))
+    if len(data) != manifest["bytes"]:
+        raise CorruptCheckpoint(f"its arrays have {len(data):,} bytes instead of {manifest['bytes']:,}")
+    if disk.digest(data) != manifest["sha256"]:
+        raise CorruptCheckpoint("the sha256 of its arrays is another")
+    return manifest, data
+
+
+def seal(manifest: dict[str, Any]) -> bytes:
+    """A manifest as bytes that carry their own digest."""
+    body = json.dumps(manifest, sort_keys=True)
+    return (json.dumps({"manifest": manifest, "sha256": disk.digest(body.encode())}, sort_keys=True, indent=1) + "\n").encode()
+
+
+def unseal(data: bytes) -> dict[str, Any]:
+    """A manifest from its bytes, or Poisoned where a single one of them is another."""
+    try:
+        manifest = json.loads(data)["manifest"]
+        sealed = seal(manifest)
+    except Exception as error:  # any bytes at all may stand here
+        raise CorruptCheckpoint(f"its manifest is not readable: {type(error).__name__}") from None
+    if sealed != data:
+        raise CorruptCheckpoint("the sha256 of its manifest is another")
+    if manifest.get("format") != FORMAT:
+        raise CorruptCheckpoint(f"its format is {manifest.get('format')}, not {FORMAT}")
+    return manifest
+
+
+def finished_steps(directory: Path) -> list[int]:
+    """The checkpoints that were finished, oldest first."""
+    return [int(found[1]) for name in disk.names(directory) if (found := re.fullmatch(r"(\d{12})\.json", name))]
+
+
+def prune(directory: Path) -> None:
+    """Remove generations that are no longer kept, and what a crash left half done."""
+    kept = {
+        path.name
+        for number in finished_steps(directory)[-KEPT:]
+        for path in (_manifest_path(directory, number), _arrays_path(directory, number))
+    }
+    gone = [directory / name for name in disk.names(directory) if name not in kept and not name.endswith(BAD)]
+    # Manifests first and durably: arrays without a manifest are nothing, a manifest without arrays is an alarm.
+    disk.remove([path for path in gone if path.suffix == ".json"])
+    disk.remove([path for path in gone if path.suffix != ".json"])
+
+
+def move_aside(directory: Path, number: int) -> None:
+    """Take a damaged checkpoint out of the way, for somebody to look at."""
+    for path in (_arrays_path(directory, number), _manifest_path(directory, number)):
+        if path.exists():
+            disk.move(path, path.with_name(path.name + BAD))
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between two fingerprints, as 'visible cores 2 -> 1'."""
+    both = ((name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys()))
+    return [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in both if old != new]
+
+
+def _manifest_path(directory: Path, number: int) -> Path:
+    return directory / f"{number:012d}.json"
+
+
+def _arrays_path(directory: Path, number: int) -> Path:
+    return directory / f"{number:012d}.npz"
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return disk.read(path)
+    except disk.DiskError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise  # not damage: somebody may put it right
+        raise CorruptCheckpoint(f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}") from None
+
+
+def _npz(arrays: dict[str, np.ndarray]) -> memoryview:
+    """Arrays as the bytes of an npz file; what numpy has no name for (bfloat16) as whole numbers of the same width."""
+    plain = {name: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}") for name, array in arrays.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **plain)
+    return buffer.getbuffer()
+
+
+def array_form(array: np.ndarray) -> str:
+    """An array's type and shape, as 'float32[3, 8]'."""
+    return f"{array.dtype.name}{list(array.shape)}"
+
+
+def _typed(array: np.ndarray, form: str) -> np.ndarray:
+    want = jax.numpy.dtype(form.partition("[")[0])
+    return array if array.dtype == want else array.view(want)
+
+
+def _described(have: np.ndarray | None, want: np.ndarray | None) -> str:
+    return " instead of ".join("absent" if array is None else array_form(array) for array in (have, want))

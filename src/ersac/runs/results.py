@@ -1,0 +1,160 @@
+"""A run that has ended: what it was, what happened, and the verdicts on it. No jax here."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ersac import config
+from ersac.analysis import scores
+from ersac.config import Experiment, SettingsError
+from ersac.runs import disk, records
+from ersac.runs.records import EpisodeStats, MapSnapshot, Metrics, Spent
+
+if TYPE_CHECKING:
+    from ersac.policy.policy import Evaluation, Policy
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended: its settings, its facts, and the verdicts computed from them."""
+
+    settings: Experiment
+    seeds: list[EpisodeStats]
+    metrics: Metrics
+    map_snapshots: list[MapSnapshot]
+    steps: int
+    compile_seconds: float
+    run_seconds: float
+    wall_seconds: float
+    environment_changes: list[str]  # what changed when it was resumed, so that its bits may have
+    directory: Path | None = None
+    last: Any = field(default=None, repr=False, compare=False)  # what its loop carried at the end, where no directory has it
+
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps of all seeds together in a second, compilation excluded."""
+        return self.steps / self.run_seconds
+
+    @property
+    def network(self) -> str:
+        """What the agent has: mlp or table."""
+        return getattr(self.settings.learner, "network", "mlp")
+
+    def verdict(self, stats: EpisodeStats) -> dict[str, int | None]:
+        """When a seed first reached the goal, and when each rule calls it solved; None where never."""
+        return scores.every(stats.goals, self.settings.env.stochastic)
+
+    def summary(self) -> dict[str, Any]:
+        """The run as one JSON object."""
+        env = self.settings.env
+        per_seed: list[dict[str, Any]] = [{"seed": stats.seed, "episodes": len(stats.goals), **self.verdict(stats)} for stats in self.seeds]
+        if not env.reports_returns:
+            where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
+        else:
+            per_seed = [row | scores.of_returns(stats) for row, stats in zip(per_seed, self.seeds, strict=True)]
+            where = {name: [row[name] for row in per_seed] for name in ("mean_return", "best_mean_return", "solved_steps")}
+        return {
+            "agent": self.settings.agent,
+            "env": config.named(env),
+            "network": self.network,
+            **where,
+            "seeds": len(self.seeds),
+            "seed": self.settings.run.seed,
+            "episodes": max(len(stats.goals) for stats in self.seeds),
+            "steps": self.steps,
+            "steps_per_second": round(self.steps_per_second, 1),
+            "compile_seconds": round(self.compile_seconds, 3),
+            "run_seconds": self.run_seconds,
+            "wall_seconds": round(self.wall_seconds, 3),
+            **{rule: [row[rule] for row in per_seed] for rule in ("first_goal", "solved_bsuite", "solved_reliable")},
+            "per_seed": per_seed,
+            "departures": self.environment_changes,
+            "settings_hash": records.settings_hash(self.settings),
+            "run_hash": records.run_hash(self.settings),
+            "out": None if self.directory is None else str(self.directory),
+        }
+
+    @cached_property
+    def policy(self) -> "Policy":
+        """What the first seed learned: an observation as the environment gives it goes in, an action as the environment takes it out."""
+        return self.policy_of(self.settings.run.seed)
+
+    def policy_of(self, seed: int) -> "Policy":
+        """What one of the seeds learned."""
+        from ersac.policy import policy  # jax
+
+        if self.last is not None:
+            return policy.Policy(policy.of_carry(self.settings, self.last, seed))
+        if self.directory is None:
+            raise SettingsError("nothing of what this run learned was kept")
+        return policy.Policy(policy.of_run(self.directory, self.settings, seed))
+
+    def save(self, path: str | Path, seed: int | None = None) -> None:
+        """Keep what a seed learned, by default the first one, in one file that must not be there yet; `ersac.load` reads it."""
+        (self.policy if seed is None else self.policy_of(seed)).save(path)
+
+    def evaluate(
+        self, episodes: int = 100, *, seed: int | None = None, sample: bool = False, trial: int = 0, show: bool = True
+    ) -> "Evaluation":
+        """Play whole episodes with what a seed learned, by default the first one: its best actions, or with `sample` drawn ones."""
+        policy = self.policy if seed is None else self.policy_of(seed)
+        return policy.evaluate(episodes, sample=sample, trial=trial, show=show)
+
+    def picture(self) -> Any:
+        """The learning curves, and of a sea four maps, as a matplotlib Figure."""
+        from ersac.analysis import picture  # matplotlib takes a second to import
+
+        env, run = self.settings.env, self.settings.run
+        if not env.has_maps:
+            name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
+            budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
+            caption = (
+                f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {records.settings_hash(self.settings)}"
+            )
+            return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
+        kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
+        title = f"{self.settings.agent} ({self.network}) on {kind}, depth {env.depth}"
+        of_table = " --network table" if self.network == "table" else ""
+        command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
+        command = f"{command} --seeds {run.seeds} --seed {run.seed}"
+        caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
+        return picture.draw_picture(title, caption, self.seeds, self.map_snapshots)
+
+
+def write_result(result: Result, directory: Path) -> None:
+    """Leave a run's facts, verdicts and picture in its directory."""
+    from ersac.analysis import picture
+
+    image = picture.picture_png(result.picture())
+    records.write_results(directory, result.seeds, result.metrics, result.map_snapshots, image, result.summary())
+
+
+def settings_and_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
+    """Those of an ended run; SettingsError where it has not ended, DiskError where it is damaged."""
+    settings = records.read_settings(directory)
+    try:
+        summary = records.read_summary(directory, settings)
+    except records.CorruptRecord as why:
+        raise disk.DiskError(f"{directory} is damaged: {why}; ersac resume {directory} writes it anew") from None
+    if summary is None:
+        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+    return settings, summary
+
+
+def place_of(settings: Experiment, seed: int) -> int:
+    """Which of a run's seeds one is."""
+    first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
+    if not isinstance(seed, int) or not first <= seed <= last:
+        raise SettingsError(f"seed {config.shown(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}")
+    return seed - first
+
+
+def read_result(directory: Path) -> Result:
+    """A run that has ended, from its directory."""
+    settings = records.read_settings(directory)
+    summary = records.ended_summary(directory, settings)
+    if summary is None:
+        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
+    spent = Spent(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
+    return Result(settings, *records.read_facts(directory), summary["steps"], *spent, summary["departures"], directory)

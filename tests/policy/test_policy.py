@@ -1,0 +1,488 @@
+"""What was trained, put to use: asked, kept in a file, judged, filmed. Small environments tell exactly what must come out."""
+
+import contextlib
+import gc
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ersac
+from ersac import api, cli, config, packages
+from ersac.policy import policy as policies
+from ersac.policy import video
+from ersac.runs import checkpoint, disk, results
+
+gymnasium = pytest.importorskip("gymnasium")
+from gymnasium import spaces  # noqa: E402
+
+TINY = {"envs": 2, "hidden": (8, 8), "rollout": 8, "chunk": 20, "steps": 2_000, "seeds": 2, "seed": 3, "lockstep": True, "show": False}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A short run on CartPole, in a directory."""
+    return ersac.train("gym:CartPole-v1", out=tmp_path_factory.mktemp("runs") / "run", **TINY)
+
+
+@pytest.fixture(scope="module")
+def observations():
+    return np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+
+
+def untrained(env, agent="ersac", seed=0, **changes):
+    """A policy that has seen nothing: random weights are as good as any to see what goes in and out of it.
+
+    Networks begin with outputs of zero, so the weights are moved about.
+    """
+    settings = api.make_settings(env, agent, **{"hidden": (8, 8), "seed": seed, **changes})
+    senses = policies.senses_of(settings.env)
+    learner, rng = policies.agent_of(settings, senses.spec).init(np.random.default_rng(seed)), np.random.default_rng(seed)
+    moved = lambda x: x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+    learner = learner._replace(params=policies.jax.tree.map(moved, learner.params))
+    return policies.Policy(policies.trained(settings, seed, senses, learner._replace(opt=())))
+
+
+class Told(gymnasium.Env):
+    """Pays one a step; an environment with an odd seed plays ten steps and is cut, one with an even seed plays one and is over."""
+
+    observation_space, action_space = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3, start=5)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    seeds: list[int] = []  # noqa: RUF012   that any of them was ever begun with
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.odd = seed % 2 == 1
+            self.seeds.append(seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def observe(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action):
+        assert action in self.action_space
+        self.steps += 1
+        return self.observe(), 1.0, not self.odd, self.odd and self.steps == 10, {"is_success": self.odd and self.steps == 10}
+
+    def render(self):
+        return np.full((21, 30, 3), 20 * self.steps, np.uint8)
+
+
+class Endless(gymnasium.Env):
+    observation_space, action_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 1, 0.0, False, False, {}
+
+
+# asked
+
+
+def test_every_way_to_the_policy_leads_to_the_same(result, observations, tmp_path):
+    """From the last checkpoint, from what the loop carried, from a file: the same actions, which differ between seeds."""
+    in_memory = ersac.train("gym:CartPole-v1", **TINY)
+    assert in_memory.directory is None
+    acted = {}
+    for seed in (3, 4):
+        result.save(tmp_path / f"{seed}.npz", seed=seed)
+        loaded = ersac.load(tmp_path / f"{seed}.npz")
+        assert loaded.seed == seed
+        assert loaded.settings == result.settings
+        policies = (result.policy_of(seed), in_memory.policy_of(seed), results.read_result(result.directory).policy_of(seed), loaded)
+        answers = [[policy(obs) for obs in observations] for policy in policies]
+        assert all(each == answers[0] for each in answers)
+        acted[seed] = answers[0]
+    assert acted[3] != acted[4]
+    assert [result.policy(obs) for obs in observations] == acted[3]  # the first seed's
+    with pytest.raises(ersac.SettingsError, match="seed 5 was not trained; 3 to 4 were"):
+        result.policy_of(5)
+
+
+def test_an_action_is_what_the_environment_takes(observations):
+    assert type(untrained("gym:CartPole-v1")(observations[0])) is int
+    shifted = untrained(Told)
+    assert {shifted(obs[:2], sample=True) for obs in observations} == {5, 6, 7}
+    action = untrained("gym:Pendulum-v1")(observations[0][:3])
+    assert (action.shape, action.dtype) == ((1,), np.float32)
+    assert -2 <= action[0] <= 2
+    assert untrained("deep-sea", depth=3)(8) in (0, 1)
+
+
+def test_sampling_draws_what_the_policy_says(result, observations):
+    policy = result.policy
+    rng = lambda: np.random.default_rng(7)
+
+    def draw(obs, n, rng):
+        policy.reset()  # a new episode takes a number of its own
+        return [policy(obs, sample=True, rng=rng) for _ in range(n)]
+
+    assert draw(observations[0], 50, rng()) == draw(observations[0], 50, rng())
+    for obs in observations[:3]:
+        drawn = np.bincount(draw(obs, 400, rng()), minlength=2)
+        logits = np.asarray(logits_of(policy, obs))
+        share = np.exp(logits) / np.exp(logits).sum()
+        assert drawn / 400 == pytest.approx(share, abs=0.1)
+        assert policy(obs) == share.argmax()
+    assert {policy(obs) for obs in observations} == {0, 1}
+
+
+def logits_of(policy, obs):
+    trained = policy._trained
+    agent = policies.agent_of(trained.settings, trained.codec.spec)
+    chance = policies.jax.tree.map(lambda leaf: leaf[0], agent.action_noise(policies.jax.random.key(0), 1))
+    return agent.act(trained.learner, (), policies.jnp.asarray(obs), chance)[1]
+
+
+def test_stacked_observations_are_the_callers_episode(observations):
+    """Continuous actions, so that every window has its own."""
+    stacked, seen = untrained("gym:Pendulum-v1", frames=3, normalise=False), observations[:20, :3]
+    windows = np.stack([seen[np.maximum(0, [n - 2, n - 1, n])].ravel() for n in range(len(seen))])
+    want = policies.act_batch(stacked._trained, (), windows, False, np.random.default_rng(0))
+    assert len(np.unique(want)) == len(seen)
+    np.testing.assert_allclose([stacked(obs) for obs in seen], want, rtol=1e-5, atol=1e-5)
+    stacked.reset()
+    np.testing.assert_allclose([stacked(obs) for obs in seen], want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_no_observation_is_refused_in_one_line(result):
+    for policy, wrong in [
+        (result.policy, np.zeros(3)),
+        (result.policy, "left"),
+        (result.policy, None),
+        (untrained("gym:FrozenLake-v1"), 16),
+        (untrained("deep-sea", depth=3), -1),
+    ]:
+        with pytest.raises(ersac.SettingsError, match="is no observation of") as caught:
+            policy(wrong)
+        assert "\n" not in str(caught.value)
+
+
+MIXED = spaces.Dict({"z": spaces.Discrete(3, start=1), "a": spaces.Box(0, 255, (4, 5, 3), np.uint8), "words": spaces.Text(9),
+                     "pair": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])})  # fmt: skip
+
+
+class Mixed(gymnasium.Env):
+    observation_space, action_space = MIXED, spaces.Box(np.array([0.0, -3.0], np.float32), np.array([1.0, 4.0], np.float32))
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+def test_a_file_needs_no_environment(tmp_path):
+    """Spaces of every kind come back as they were, and so do the actions."""
+    policy = untrained(Mixed, normalise=False)
+    policy.save(tmp_path / "mixed.npz")
+    loaded = ersac.load(tmp_path / "mixed.npz")
+    MIXED.seed(0)
+    for obs in [MIXED.sample() for _ in range(20)]:
+        np.testing.assert_array_equal(loaded(obs), policy(obs))
+        assert loaded(obs) in Mixed.action_space
+    with pytest.raises(ersac.SettingsError, match=r"Mixed was made in Python; there, use result.evaluate"):
+        loaded.evaluate(2, show=False)
+    assert ersac.load(tmp_path / "mixed.npz", make=Mixed).evaluate(2, show=False).mean_length == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "changes", "obs"),
+    [("deep-sea", "ersac", {"depth": 3}, 4), ("deep-sea", "boot-dqn", {"depth": 3}, 4), ("gymnax:CartPole-v1", "vanilla", {}, np.ones(4))],
+    ids=["sea", "boot-dqn", "gymnax"],
+)
+def test_a_file_of_every_kind_of_run(env, agent, changes, obs, tmp_path):
+    policy = untrained(env, agent, **changes)
+    policy.save(tmp_path / "file")
+    loaded = ersac.load(tmp_path / "file")
+    assert loaded.settings == policy.settings
+    draws = [[each(obs, sample=True) for _ in range(20)] for each in (policy, loaded)]
+    assert draws[0] == draws[1]
+
+
+def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
+    linen = pytest.importorskip("flax.linen")
+    module = linen.Dense(6)
+    run = tmp_path / "run"
+    policy = ersac.train("gym:CartPole-v1", torso=module, out=run, **TINY | {"steps": 100, "chunk": 5, "seeds": 1}).policy
+    policy.save(tmp_path / "own.npz")
+    with pytest.raises(ersac.SettingsError, match=r"the torso was made in Python; there, use result.policy, or ersac.load"):
+        ersac.load(tmp_path / "own.npz")
+    loaded = ersac.load(tmp_path / "own.npz", torso=module)
+    obs = np.random.default_rng(0).normal(size=(50, 4))
+    assert [loaded(each) for each in obs] == [policy(each) for each in obs]
+    assert ended_with(2, ["eval", str(run)]).startswith("ersac: the torso was made in Python")
+
+
+# kept
+
+
+def test_a_file_is_never_overwritten_and_holds_no_pickle(result, tmp_path):
+    result.save(tmp_path / "file.npz")
+    before = (tmp_path / "file.npz").read_bytes()
+    with pytest.raises(ersac.SettingsError, match="is there already"):
+        result.save(tmp_path / "file.npz", seed=4)
+    assert (tmp_path / "file.npz").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
+    with np.load(tmp_path / "file.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+
+
+def test_a_damaged_file_is_refused_or_the_damage_changes_nothing(result, observations, tmp_path):
+    result.save(tmp_path / "file.npz")
+    data, path = (tmp_path / "file.npz").read_bytes(), tmp_path / "damaged"
+    want, refused = [result.policy(obs) for obs in observations], 0
+    for place in np.random.default_rng(0).integers(len(data), size=40):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            loaded = ersac.load(path)
+        except disk.DiskError:
+            refused += 1
+        else:
+            assert [loaded(obs) for obs in observations] == want
+    assert refused > 20
+    pickled = io.BytesIO()
+    np.savez(pickled, about=np.array([{}], object))
+    for content in (b"", b"precious", data[:-1], data[: len(data) // 2], pickled.getvalue(), json.dumps({}).encode()):
+        path.write_bytes(content)
+        with pytest.raises(disk.DiskError, match="is damaged"):
+            ersac.load(path)
+    with pytest.raises(disk.DiskError, match="No such file"):
+        ersac.load(tmp_path / "nowhere")
+
+
+def test_an_array_that_was_exchanged_is_found(result, tmp_path):
+    """Such a file is a sound npz: only the digest knows."""
+    result.save(tmp_path / "file.npz")
+    with np.load(tmp_path / "file.npz", allow_pickle=False) as file:
+        arrays = dict(file)
+    name = next(name for name, array in arrays.items() if name.startswith("learner/params/dense") and array.ndim == 2)
+    np.savez(tmp_path / "other.npz", **arrays | {name: arrays[name] + 1})
+    with pytest.raises(disk.DiskError, match="is damaged"):
+        ersac.load(tmp_path / "other.npz")
+
+
+# judged
+
+
+@pytest.mark.parametrize("episodes", [6, 5, 1])
+def test_short_episodes_do_not_count_more_often(episodes):
+    """Two environments, of episodes of one step and of ten: as many of each, or one more of the first."""
+    told = untrained(Told, envs=2).evaluate(episodes, show=False)
+    lengths = [1.0, 10.0, 1.0, 10.0, 1.0, 10.0][:episodes]
+    assert told.returns.tolist() == lengths
+    assert told.mean_return == told.mean_length == pytest.approx(np.mean(lengths))
+    assert (told.min_return, told.max_return) == (min(lengths), max(lengths))
+    assert told.goal_share == pytest.approx(np.mean([length == 10 for length in lengths]))
+    error = None if episodes == 1 else pytest.approx(np.std(lengths, ddof=1) / episodes**0.5)
+    assert told.stderr_return == error
+    assert untrained(Told, envs=2, target=1.0).evaluate(episodes, show=False).goal_share == 1
+
+
+def test_evaluation_has_seeds_that_training_had_not():
+    first, last = 3, 3 + TINY["seeds"] - 1
+    Told.seeds.clear()
+    policy = untrained(Told, envs=4, seed=first)
+    trials = [policy.evaluate(4, trial=trial, show=False) for trial in (0, 1, 100_000)]
+    begun = np.array(Told.seeds)
+    assert len(set(begun)) == len(begun) == 4 * len(trials)
+    assert not set(begun) & set(range(first, last + 4096))
+    again = [untrained("gym:CartPole-v1").evaluate(4, sample=True, trial=trial, show=False).returns.tolist() for trial in (0, 0, 1)]
+    assert again[0] == again[1] != again[2]
+
+
+def test_one_by_one_and_side_by_side_are_the_same_play(result):
+    """The policy in a loop of the caller's, and `evaluate`: the same seed, the same return."""
+    policy = result.policy_of(4)
+    seed = policies.seed_of(policy._trained, config.Evaluate())
+    env = gymnasium.make("CartPole-v1")
+    returns = []
+    for number in range(2):
+        obs, _ = env.reset(seed=seed + number)
+        policy.reset()
+        total, ended = 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(policy(obs))
+            total, ended = total + reward, terminated or truncated
+        returns.append(total)
+    assert result.evaluate(2, seed=4, show=False).returns.tolist() == returns
+
+
+def test_a_sea_that_was_learned_is_sailed_through(tmp_path):
+    """In the world of its own seed, from what was carried and from a checkpoint: another's would have other actions."""
+    small = {"depth": 4, "seeds": 2, "seed": 3, "hidden": (32,), "rollout": 20, "chunk": 20, "episodes": 2_000, "show": False}
+    for result in (ersac.train("deep-sea", **small), ersac.train("deep-sea", out=tmp_path / "run", **small)):
+        assert result.evaluate(40, seed=4, show=False).goal_share == 1
+        told = result.evaluate(7, show=False)
+        assert told.returns.tolist() == pytest.approx([0.99] * 7)
+        assert told.mean_length == 4
+    said = ended_with(2, ["eval", str(tmp_path / "run"), "--video", str(tmp_path / "sea.mp4")])
+    assert said == "ersac: deep-sea does not draw itself: only environments of Gymnasium (gym:ID) can be filmed\n"
+
+
+def test_an_environment_of_gymnax_is_played_in():
+    pytest.importorskip("gymnax")
+    told = untrained("gymnax:CartPole-v1", envs=3).evaluate(5, sample=True, show=False)
+    assert told.mean_return == told.mean_length > 5
+    assert len(told.returns) == 5
+
+
+def test_an_episode_without_end_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(policies, "LONGEST_EPISODE", 50)
+    with pytest.raises(ersac.SettingsError, match="an episode of Endless has not ended after 50 steps: give it a time limit"):
+        untrained(Endless).evaluate(1, show=False)
+
+
+# filmed
+
+
+@pytest.mark.filterwarnings("ignore:os.fork", "ignore::pytest.PytestUnraisableExceptionWarning")  # of imageio's reader of mp4
+@pytest.mark.parametrize("kind", ["gif", "mp4"])
+def test_a_video_shows_whole_episodes(kind, tmp_path):
+    imageio = pytest.importorskip("imageio.v2")
+    path = tmp_path / f"video.{kind}"
+    policy = untrained(Told, seed=1)  # odd, even, odd: of eleven pictures, of two, of eleven
+    policy.film(path, show=False)
+    with imageio.get_reader(path) as reader:
+        frames = [np.asarray(frame) for frame in reader]
+    del reader
+    gc.collect()  # here, where it may complain
+    assert len(frames) == (11 if kind == "gif" else 24)
+    assert frames[0].shape[:2] == (20, 30)
+    assert [frame[..., 0].mean() for frame in frames[:11]] == pytest.approx([20 * n for n in range(11)], abs=6)
+    with pytest.raises(ersac.SettingsError, match="is there already"):
+        policy.film(path, show=False)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    for policy, name, words in [
+        (untrained("deep-sea", depth=3), "a.mp4", "deep-sea does not draw itself: only environments of Gymnasium"),
+        (untrained(Endless), "a.mp4", "gym:Endless does not draw itself: it must take render_mode"),
+        (untrained(Told), "a.avi", "unknown kind of video '.avi'; known: .mp4, .gif"),
+        (untrained(Told), "a", "unknown kind of video ''; known: .mp4, .gif"),
+    ]:
+        with pytest.raises(ersac.SettingsError, match=words):
+            policy.film(tmp_path / name, show=False)
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ersac.SettingsError, match=r'a video needs imageio: pip install "ersac\[gym\]"'):
+        video.refuse_if_not_filmed(config.Gym(), tmp_path / "a.gif")
+    assert not list(tmp_path.iterdir())
+
+
+# from the shell
+
+
+def ended_with(code, argv):
+    """Standard error of a command that ends with that code, without a traceback."""
+    with contextlib.redirect_stderr(io.StringIO()) as caught, pytest.raises(SystemExit) as left:
+        cli.main(argv)
+    assert left.value.code == code, caught.getvalue()
+    return caught.getvalue()
+
+
+def test_eval_prints_what_evaluate_returns(result, capsys, tmp_path):
+    result.save(tmp_path / "file.npz", seed=4)
+    ended_with(0, ["eval", str(result.directory), "--episodes", "5", "--seed", "4", "--json"])
+    *lines, last = capsys.readouterr().out.splitlines()
+    told = json.loads(last)
+    want = result.evaluate(5, seed=4, show=False)
+    assert told == want.as_json() | {
+        "run": str(result.directory), "env": "gym:CartPole-v1", "agent": "ersac", "seed": 4, "episodes": 5,
+    }  # fmt: skip
+    assert f"return {want.mean_return:.4g} ± {want.stderr_return:.2g}" in lines[-1]
+    ended_with(0, ["eval", str(tmp_path / "file.npz"), "--episodes", "5", "--json", "--quiet"])
+    out = capsys.readouterr().out
+    assert json.loads(out) == told | {"run": str(tmp_path / "file.npz")}
+
+
+BAD = [
+    (["eval"], "which run? ersac eval RUN"),
+    (["eval", "nowhere"], "nowhere is neither a run nor a file of result.save()"),
+    (["eval", "empty"], "empty holds no run"),
+    (["eval", "RUN", "--episodes", "0"], "--episodes must be a whole number between 1 and 10000000, not 0"),
+    (["eval", "RUN", "--seed", "9"], "seed 9 was not trained; 3 to 4 were"),
+    (["eval", "RUN", "--video", "a.webm"], "unknown kind of video '.webm'"),
+    (["eval", "RUN", "--vide", "a.mp4"], "did you mean --video?"),
+    (["eval", "RUN", "--video", "there.mp4"], "there.mp4 is there already"),
+]
+
+
+@pytest.mark.parametrize(("argv", "words"), BAD, ids=[" ".join(argv) for argv, _ in BAD])
+def test_bad_input_is_one_line_before_jax(argv, words, result, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "there.mp4").write_text("precious")
+    monkeypatch.delattr("ersac.policy.policy")
+    monkeypatch.setitem(sys.modules, "ersac.policy.policy", None)  # whoever imports it, and jax with it, fails
+    said = ended_with(2, [str(result.directory) if word == "RUN" else word for word in argv])
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
+    def copy(name: str, *left_out: str) -> Path:
+        for path in result.directory.rglob("*"):
+            if path.is_file() and not any(word in path.name for word in left_out):
+                to = tmp_path / name / path.relative_to(result.directory)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                to.write_bytes(path.read_bytes())
+        return tmp_path / name
+
+    assert "has not ended; go on with: ersac resume" in ended_with(2, ["eval", str(copy("unended", "summary"))])
+    assert "has no checkpoint to play from" in ended_with(2, ["eval", str(copy("swept", "0000"))])
+    assert "facts.npz is missing" in ended_with(74, ["eval", str(copy("lost", "facts"))])
+    torn = copy("torn")
+    number = checkpoint.finished_steps(torn / checkpoint.DIRECTORY)[-1]
+    arrays = torn / checkpoint.DIRECTORY / f"{number:012d}.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-9])
+    assert "is damaged" in ended_with(74, ["eval", str(torn)])
+    assert arrays.exists()  # whoever only plays moves nothing aside
+
+
+# any environment
+
+
+def test_only_names_and_makers_are_environments():
+    for wrong in (Told(), 3, None, spaces.Discrete(2)):
+        with pytest.raises(ersac.SettingsError, match="env must be a name, such as gym:CartPole-v1, or a class or function") as caught:
+            ersac.train(wrong)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ersac.SettingsError, match=r"the factory must return a gymnasium.Env"):
+        ersac.train(dict, show=False)
+    assert api.make_settings(Told).env == config.Gym(id="Told", make=Told)
+    assert api.make_settings(lambda: Told(), frames=2, scale_rewards=False).env.frames == 2
+
+
+def test_a_run_on_an_environment_of_ones_own_goes_on_in_python_only(tmp_path, capsys):
+    short = TINY | {"steps": 100, "chunk": 5, "seeds": 1, "out": tmp_path / "run", "resume": True}
+    first = ersac.train(Told, **short)
+    assert first.evaluate(2, show=False).returns.tolist() == [10.0, 1.0]  # seed 3 is odd
+    more = ersac.train(Told, **short | {"steps": 200})
+    assert more.steps > first.steps
+    again = ersac.train(Told, **short | {"steps": 200})  # it has ended, and is read
+    assert again.steps == more.steps
+    assert again.policy(np.zeros(2)) in (5, 6, 7)
+    capsys.readouterr()
+    said = ended_with(2, ["resume", str(tmp_path / "run")])
+    assert "Told was made in Python; go on there: ersac.train(Told, out=..., resume=True)" in said
+    assert "Told was made in Python; there, use result.evaluate()" in ended_with(2, ["eval", str(tmp_path / "run")])
+
+
+def test_the_example_of_the_readme(capsys):
+    """The block as it stands there: it opens the lock."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.partition("## Your own environment")[2].partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in block.splitlines() if line]) == 10
+    exec(compile(block, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[-1] == str([3, 0, 2, 1, 1, 3, 2, 0, 1, 0])

@@ -1,0 +1,208 @@
+"""What trackers show is what the records hold: nothing lost, nothing twice, however often a run was cut."""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from ersac import api, cli, config, display
+from ersac.analysis import picture
+from ersac.runs import exits, trackers
+
+SMALL = {"depth": 5, "seeds": 2, "seed": 7, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 250, "stop_when_solved": False}
+BOTH = config.Track(tensorboard=True, wandb=True)
+Shown = dict[int, dict[str, list[tuple[int, float]]]]  # by seed, by name: (place on the axis, number)
+
+
+class Crash(BaseException):
+    """The power is gone: nothing is saved on the way out."""
+
+
+def run(out: Path, track=BOTH, poll=lambda: 0, **changes) -> api.Result:
+    settings = api.make_settings(**(SMALL | {"checkpoint_seconds": 1000} | changes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picture, "draw_picture", lambda *_: None)
+        patch.setattr(picture, "picture_png", lambda _: b"a picture")
+        return api.run_experiment(settings, out, display.Silent(), resume=True, poll=poll, track=track)
+
+
+def after(chunks: int, end=signal.SIGTERM):
+    """A signal, or an end without warning, after some chunks of this life."""
+    asked = iter([0] * chunks)
+
+    def caught() -> int:
+        number = next(asked, end)
+        if number is Crash:
+            raise Crash
+        return number
+
+    return caught
+
+
+def tensorboard(out: Path) -> Shown:
+    """What TensorBoard itself finds in a run's directory."""
+    shown: Shown = {}
+    for home in sorted((out / "tensorboard").iterdir()):
+        found = EventAccumulator(str(home), size_guidance={"scalars": 0}).Reload()
+        series = {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+        shown[int(home.name.removeprefix("seed "))] = series
+    return shown
+
+
+def wandb(out: Path) -> Shown:
+    """What the offline files of Weights & Biases hold, every checksum checked."""
+    from wandb.proto import wandb_internal_pb2
+
+    shown: Shown = {}
+    for path in sorted((out / "wandb").glob("offline-run-*/*.wandb")):
+        series = shown.setdefault(int(path.stem.rpartition("-")[2]), {})
+        for data in wandb_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                row = {"/".join([item.key, *item.nested_key]).strip("/"): json.loads(item.value_json) for item in record.history.item}
+                axis = next(axis for axis in (trackers.STEP, trackers.EPISODE) if axis in row)
+                for name in row:
+                    if name.startswith(axis + "/"):
+                        series.setdefault(name, []).append((row[axis], row[name]))
+    return shown
+
+
+def wandb_records(data: bytes) -> list[bytes]:
+    """Records of a log in blocks of 32 KiB, each of one or more checked pieces."""
+    found, piece, place = [], b"", 7
+    while place < len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        check, length, kind = struct.unpack("<IHB", data[place : place + 7])
+        body = data[place + 7 : place + 7 + length]
+        assert zlib.crc32(bytes([kind]) + body) == check
+        piece, place = piece + body, place + 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            found.append(piece)
+            piece = b""
+    return found
+
+
+def expected(result: api.Result) -> Shown:
+    """What a run's facts say that trackers show."""
+    shown: Shown = {}
+    for place, facts in enumerate(result.seeds):
+        metrics = {name: result.metrics.told[name][place] for name in ("tau", "entropy", "sigma2")}
+        series = {f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True)) for name, column in metrics.items()}
+        whole = len(facts.goals) // 100
+        for name, column in (("goal share", facts.goals), ("mean return", facts.returns)):
+            means = column[: whole * 100].reshape(whole, 100).mean(axis=1, dtype=float)
+            series[f"by episode/{name}"] = [(100 * (block + 1), mean) for block, mean in enumerate(means)]
+        shown[facts.seed] = series
+    return shown
+
+
+def assert_same(shown: Shown, wanted: Shown) -> None:
+    assert shown.keys() == wanted.keys()
+    for seed, series in wanted.items():
+        assert shown[seed].keys() == series.keys()
+        for name, points in series.items():
+            assert [at for at, _ in shown[seed][name]] == [at for at, _ in points], (seed, name)
+            np.testing.assert_array_equal(np.float32([v for _, v in shown[seed][name]]), np.float32([v for _, v in points]))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing happened to, with both trackers."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    return run(out), out
+
+
+def test_trackers_show_the_facts(whole):
+    result, out = whole
+    wanted = expected(result)
+    assert [len(points) for points in wanted[8].values()] == [13, 13, 13, 2, 2]
+    assert_same(tensorboard(out), wanted)
+    assert_same(wandb(out), wanted)
+
+
+def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(whole, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(exits.Stopped):
+        run(out, poll=after(7))
+    with pytest.raises(Crash):
+        run(out, poll=after(4, Crash))  # four chunks were shown and never saved
+    path = out / "tensorboard" / "seed 7" / trackers.FILE
+    assert len(tensorboard(out)[7]["by step/tau"]) == 11
+    path.write_bytes(path.read_bytes() + trackers.event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5])
+    assert len(tensorboard(out)[7]["by step/tau"]) == 11  # readable all the same
+    run(out)
+    assert_same(tensorboard(out), expected(whole[0]))
+    assert_same(wandb(out), expected(whole[0]))
+
+
+def test_a_tracker_that_comes_late_is_told_everything(whole, tmp_path):
+    with pytest.raises(exits.Stopped):
+        run(tmp_path / "run", poll=after(10), track=config.UNTRACKED)
+    assert not (tmp_path / "run" / "tensorboard").exists()
+    run(tmp_path / "run", track=config.Track(tensorboard=True))
+    assert_same(tensorboard(tmp_path / "run"), expected(whole[0]))
+    assert not (tmp_path / "run" / "wandb").exists()
+
+
+def test_damage_in_the_middle_is_made_good_from_the_records(whole, tmp_path):
+    tensorboard_only = config.Track(tensorboard=True)
+    with pytest.raises(exits.Stopped):
+        run(tmp_path / "run", poll=after(10), track=tensorboard_only)
+    path = tmp_path / "run" / "tensorboard" / "seed 8" / trackers.FILE
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    run(tmp_path / "run", track=tensorboard_only)
+    assert_same(tensorboard(tmp_path / "run"), expected(whole[0]))
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_what_sigkill_left(tmp_path):
+    code = "from ersac.cli import main; main()"
+    argv = ["train", "deep-sea", "--tensorboard", "--quiet", "--out", "run", "--episodes", "1000000", "--no-stop-when-solved"]
+    argv += ["--depth", "5", "--seeds", "2", "--seed", "7", "--hidden", "8", "8", "--rollout", "20", "--chunk", "5"]
+    with subprocess.Popen([sys.executable, "-c", code, *argv], cwd=tmp_path) as process:
+        path = tmp_path / "run" / "tensorboard" / "seed 8" / trackers.FILE
+        until = time.monotonic() + 120
+        while not path.exists() or path.stat().st_size < 20_000:
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.kill()
+    for series in tensorboard(tmp_path / "run").values():
+        steps = [at for at, _ in series["by step/tau"]]
+        assert steps == [100 * (n + 1) for n in range(len(steps))]
+        assert len(steps) > 50
+
+
+@pytest.mark.parametrize(("option", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+def test_a_missing_package_is_one_line_before_jax(tmp_path, option, package):
+    code = f"import sys; sys.modules.update(jax=None, {package}=None); from ersac.cli import main; main()"
+    argv = ["train", "deep-sea", f"--{option}", "--out", "run"]
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f'ersac: --{option} needs {package}: pip install "ersac[track]"\n'
+    assert not os.listdir(tmp_path)
+
+
+def test_a_tracker_needs_a_directory():
+    with pytest.raises(config.SettingsError, match="--wandb needs a directory for the run"):
+        api.train(wandb=True, show=False, **SMALL)
+
+
+def test_resume_has_the_options_too(whole, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["resume", str(whole[1]), "--tensorboard", "--quiet"])
+    assert stop.value.code == 0
+    assert "has ended already" in capsys.readouterr().err

@@ -1,0 +1,319 @@
+"""The ladder: which cells there are, that a sweep of them finishes whatever stops it, and what its table says."""
+
+import contextlib
+import dataclasses
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import peers
+from ersac import api, cli, config, display
+from ersac.envs import gym
+from ersac.runs import disk, exits, records
+from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs.results import Result
+from ersac.sweeps import catalogue, ladder
+
+GOALS_80 = np.r_[np.zeros(50, bool), np.ones(100, bool)]  # solved with episode 130
+
+
+def facts(seed: int, goals: np.ndarray = GOALS_80, each: int = 10) -> EpisodeStats:
+    """Episodes of so many steps that earn one where they reach the goal."""
+    return EpisodeStats(seed, goals, goals.astype(np.float32), each * np.arange(1, len(goals) + 1))
+
+
+def write_run(home: Path, cell: ladder.Cell, told: EpisodeStats) -> None:
+    """What a run leaves."""
+    disk.make_directory(home / cell.name)
+    records.write_settings(home / cell.name, cell.settings)
+    result = Result(cell.settings, [told], Metrics(np.zeros(1), {}), [], 1, 1.0, 1.0, 1.0, [])
+    records.write_results(home / cell.name, [told], result.metrics, [], None, result.summary())
+
+
+class Trainer:
+    """In api.run's place: does what it is told for some cells, and leaves the record of a run for the others."""
+
+    def __init__(self, home: Path, deeds: dict[str, BaseException] | None = None) -> None:
+        self.home, self.deeds, self.ran = home, deeds or {}, []
+
+    def __call__(self, settings, out, screen, resume, poll):
+        assert resume
+        cell = next(cell for cell in ladder.plan_ladder("ladder", "smoke").every if cell.name == out.name)
+        assert records.settings_hash(cell.settings) == records.settings_hash(settings)
+        self.ran.append(f"{cell.task}-{cell.agent}")
+        if error := self.deeds.get(self.ran[-1]):
+            disk.make_directory(out)
+            raise error
+        write_run(self.home, cell, facts(settings.run.seed))
+
+
+def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
+    return ladder.run_ladder(ladder.plan_ladder("ladder", "smoke", **chosen), home, trainer, display.Silent())
+
+
+@pytest.mark.parametrize("name", ladder.LADDERS)
+@pytest.mark.parametrize("scale", catalogue.SCALES)
+def test_names_are_unique_and_seeds_are_those_of_their_kind(name, scale):
+    plan = ladder.plan_ladder(name, scale)
+    names = [cell.name for cell in plan.every]
+    assert len(set(names)) == len(names) > 0
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for name in names)
+    seeds = {cell.settings.run.seed for cell in plan.every}
+    assert seeds == set(plan.seeds)
+    assert seeds <= (set(range(1000, 1100)) if name == "ladder" else {0, 1})
+    present = len(plan.every) + len(plan.absent) * len(seeds)
+    assert present == len(plan.tasks) * len(plan.agents) * len(seeds)
+
+
+def test_a_scale_changes_tasks_seeds_and_steps_only():
+    learners = [
+        {(cell.task, cell.agent): cell.settings.learner for cell in ladder.plan_ladder("ladder", scale).every} for scale in catalogue.SCALES
+    ]
+    assert learners[0].items() <= learners[1].items() <= learners[2].items()
+    assert {cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "smoke").every} == {4_000}
+    assert {cell.task: cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "desk").every} == {
+        name: ladder.TASKS[name].steps for name in ladder.RUNGS
+    }
+
+
+def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkeypatch):
+    monkeypatch.delitem(config.UNCERTAINTIES, "hashed", raising=False)
+    plan = ladder.plan_ladder("ladder", "smoke", agents="hashed,ersac")
+    assert {cell.agent for cell in plan.wanted} == {"ersac"}
+    assert set(plan.absent) == {"deep-sea-10-hashed", "lock-hashed"}
+    lines = list(ladder.ladder_lines(plan, ladder.LadderReport(ladder.runner.Report(0, 2, {}, {}), {}), []))
+    assert lines[0].startswith("not available: deep-sea-10-hashed, lock-hashed: unknown uncertainty 'hashed'")
+
+
+def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
+    monkeypatch.setitem(ladder.ALPHA["vanilla"], "lock", 0.25)
+    found = {(cell.task, cell.agent): cell.settings.learner for cell in ladder.plan_ladder("ladder", "smoke").every}
+    assert found["lock", "vanilla"].risk.alpha == 0.25
+    assert found["deep-sea-10", "vanilla"].risk.alpha == 0.01
+    tried = ladder.plan_ladder("ladder-tune", "smoke").every
+    assert {cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")} == set(ladder.ALPHAS)
+
+
+@pytest.mark.parametrize("name", [*ladder.RUNGS, "swingup-19"])
+def test_every_task_can_be_made_and_sent_to_a_worker(name):
+    task = ladder.TASKS[name]
+    env = task.of_seed(3)
+    assert env.target is not None or "deep-sea" in name  # which says itself when it is solved
+    sent = pickle.loads(pickle.dumps(env))
+    env = task.one(3) if task.make is None else sent.make()
+    with contextlib.closing(env):
+        env.reset(seed=0)
+        assert len(env.step(0)) == 5
+
+
+def test_what_is_wanted_is_run_once_and_what_failed_is_named_while_others_go_on(tmp_path, capsys):
+    deeds = {
+        "deep-sea-10-ersac": ValueError("of any\nkind"),
+        "deep-sea-10-vanilla": exits.NonFinite("reward is nan"),
+        "lock-rnd": config.SettingsError("does not fit"),
+    }
+    first = Trainer(tmp_path, deeds)
+    climbed = run(tmp_path, first, agents="ersac,vanilla,rnd,boot-dqn")
+    assert len(first.ran) == 8
+    (missing,), (failed,), (refused,) = climbed.report.missing, climbed.report.failed, climbed.refused
+    assert missing.startswith("deep-sea-10-ersac-seed-1000-")
+    assert climbed.report.missing[missing] == "ValueError: of any kind"
+    assert (failed[:20], climbed.report.failed[failed]) == ("deep-sea-10-vanilla-", "reward is nan")
+    assert refused.startswith("lock-rnd-")
+    assert (climbed.report.ended, climbed.report.wanted) == (5, 8)
+    assert f"ersac: {refused} cannot be run: does not fit\n" in capsys.readouterr().err
+    with pytest.raises(exits.Resumable, match="1 of 8 runs are missing"):
+        climbed.report.verdict(tmp_path)
+
+    second = Trainer(tmp_path)
+    climbed = run(tmp_path, second, agents="ersac,vanilla,rnd,boot-dqn")
+    assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # bad numbers will be bad again
+    assert list(climbed.report.failed) == [failed]
+    assert not climbed.report.missing
+
+
+def test_a_damaged_cell_is_run_again(tmp_path):
+    run(tmp_path, Trainer(tmp_path), tasks="lock", agents="ersac,vanilla")
+    (path,) = tmp_path.glob("lock-vanilla-*/facts.npz")
+    path.write_bytes(path.read_bytes()[:-10])
+    again = Trainer(tmp_path)
+    run(tmp_path, again, tasks="lock", agents="ersac,vanilla")
+    assert again.ran == ["lock-vanilla"]
+
+
+def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
+    stopped = Trainer(tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; go on with: ersac resume x")})
+    with pytest.raises(exits.Stopped, match=r"^stopped in lock-ersac-.*; go on with the same command$") as stop:
+        run(tmp_path, stopped)
+    assert stop.value.number == 15
+    assert stopped.ran[-1] == "lock-ersac"
+    plan = ladder.plan_ladder("ladder", "smoke")
+    with pytest.raises(exits.Stopped, match=r"^stopped; go on with the same command$"):
+        ladder.run_ladder(plan, tmp_path, stopped, display.Silent(), poll=lambda: 2)
+    went_on = Trainer(tmp_path)
+    run(tmp_path, went_on)
+    assert len(stopped.ran) - 1 + len(went_on.ran) == len(plan.every)
+    assert went_on.ran[0] == "lock-ersac"
+
+
+def test_another_sweeps_directory_is_refused(tmp_path):
+    run(tmp_path, Trainer(tmp_path), tasks="lock", agents="ersac")
+    with pytest.raises(config.SettingsError, match="holds another sweep: ladder-smoke"):
+        ladder.run_ladder(ladder.plan_ladder("ladder-tune", "smoke"), tmp_path, Trainer(tmp_path), display.Silent())
+
+
+def test_a_row_has_the_median_step_at_which_80_of_100_reached_the_goal():
+    never = facts(3, np.zeros(150, bool))
+    row = ladder.row("lock", "ersac", 2_000, [facts(1), facts(2, each=20), never])
+    assert row == ladder.LadderRow("lock", "ersac", 2_000, 3, 2, 2_600, 1.0, 0.0, 1.0)
+    assert ladder.row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps is None  # the median is beyond the budget
+    nothing = ladder.row("lock", "ersac", 2_000, [facts(1, np.zeros(0, bool))])
+    assert nothing.words() == "0 of 1 solved; no episode ended"
+    assert row.words() == "2 of 3 solved after 2,600 steps; return 1 (0 to 1)"
+
+
+def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
+    row = lambda task, alpha, solved, steps, end: ladder.LadderRow(task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end)
+    rows = [row("lock", 0.001, 1, None, 9.0), row("lock", 0.003, 2, 700, 1.0), row("lock", 0.01, 2, 500, 0.5)]
+    rows += [row("cartpole", 0.0003, 0, None, 20.0), row("cartpole", 0.03, 0, None, 30.0)]
+    rows += [row("doorkey-8", alpha, 0, None, 0.0) for alpha in (0.0003, 0.003, 0.03)]  # which says nothing
+    assert ladder.tune(rows) == {"vanilla": {"lock": 0.01, "cartpole": 0.03, "doorkey-8": 0.03}}
+
+
+def peer(path: Path, **changes) -> None:
+    told = {"task": "lock", "agent": "sb3-ppo", "seed": 1000, "steps": 4_000}
+    told |= {"returns": [0.0] * 50 + [1.0] * 100, "goals": GOALS_80.tolist(), "when": list(range(40, 6_001, 40))} | changes
+    disk.make_directory(path.parent)
+    disk.write(path, json.dumps(told).encode())
+
+
+def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
+    run(tmp_path, Trainer(tmp_path), agents="ersac,vanilla")
+    peer(tmp_path / "peers" / "a.json")
+    peer(tmp_path / "peers" / "b.json", agent="sb3-dqn", steps=2_000)
+    peer(tmp_path / "peers" / "c.json", seed=7)
+    peer(tmp_path / "peers" / "d.json", when=[1, 2])
+    peer(tmp_path / "peers" / "e.json", task="doorkey-8")
+    noted = []
+    plan = ladder.plan_ladder("ladder", "smoke", agents="ersac,vanilla")
+    rows = ladder.leave(plan, tmp_path, noted.append)
+    assert [(row.task, row.agent) for row in rows] == [
+        ("deep-sea-10", "ersac"),
+        ("deep-sea-10", "vanilla"),
+        ("lock", "ersac"),
+        ("lock", "vanilla"),
+        ("lock", "sb3-ppo"),
+    ]
+    assert (rows[2].solved_steps, rows[4].solved_steps) == (1_300, None)  # 80 of 100 only after 5,200 of its steps
+    assert rows[4].end_return == 0.5  # of the hundred episodes within 4,000 steps
+    assert ["b.json" in noted[0], "c.json" in noted[1], "d.json is not what" in noted[2], len(noted)] == [True, True, True, 3]
+    told = json.loads((tmp_path / "table.json").read_text())
+    assert told["rows"] == [row._asdict() for row in rows]
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| task | steps | `ersac` | `vanilla` | `sb3-ppo` |"
+    assert lines[2].startswith("| deep-sea-10 | 4,000 | 1 of 1 solved after 1,300 steps; return 1 (1 to 1) |")
+    assert lines[2].endswith("|  |")
+    assert len(lines) == 4
+    assert all((tmp_path / "figures" / f"{task}.png").read_bytes().startswith(b"\x89PNG") for task in ("deep-sea-10", "lock"))
+
+
+def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent():
+    seeds = {"ersac": [facts(1), facts(2, np.ones(150, bool))], "vanilla": [facts(1, np.zeros(0, bool))]}
+    axes = ladder.draw_curves("lock", 1_500, seeds, "the command").axes[0]
+    (line,) = axes.lines
+    assert line.get_label() == "ersac, 2 seeds"
+    when, median = line.get_data()
+    assert (when[0], when[-1]) == (10, 1_500)
+    assert median[0] == 0.5  # of a failure and a success
+    assert median[-1] == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatch):
+    short = ladder.LADDERS["ladder"]._replace(sizes={"smoke": ladder.LadderSize(("deep-sea-10",), 1, 600)})
+    monkeypatch.setitem(ladder.LADDERS, "ladder", short)
+    monkeypatch.setitem(ladder.TASKS, "deep-sea-10", ladder.TASKS["deep-sea-10"]._replace(make=ladder.partial(ladder.make_sea, 2, 0)))
+    told = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["sweep", "ladder", "--agents", "ersac", "--out", str(tmp_path / "out"), "--json", "--quiet"])
+        assert stop.value.code == 0
+        told.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        monkeypatch.setattr(api, "run_experiment", None)  # nothing is left to run
+    assert told[0] == told[1]
+    (row,) = told[0]["table"]
+    assert (row["task"], row["agent"], row["seeds"], told[0]["ended"]) == ("deep-sea-10", "ersac", 1, 1)
+    assert -0.01 <= row["end_return"] <= 0.99
+    (cell,) = (path for path in (tmp_path / "out").glob("deep-sea-10-ersac-*"))
+    (seed,) = records.read_facts(cell)[0]
+    assert len(seed.goals) == 176  # of two steps, and one that begins anew, in 16 environments, within two whole rollouts
+    np.testing.assert_array_equal(seed.goals, seed.returns > 0.5)
+
+
+def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process in which jax cannot be imported."""
+    code = "import sys; sys.modules['jax'] = None; from ersac import cli; cli.main(sys.argv[1:])"
+    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("ladder", "--scale", "dsk"), "unknown scale 'dsk'; did you mean desk?"),
+        (("ladder", "--tasks", "lokc"), "unknown task 'lokc'; did you mean lock?"),
+        (("ladder-tune", "--agents", "ersac"), "unknown agent 'ersac'; known: vanilla-alpha-0.0003, "),
+        (("ladder", "--engine", "ray"), "--engine ray is not for ladder"),
+        (("solve-time", "--tasks", "lock"), "--tasks and --agents choose from a ladder"),
+    ],
+)
+def test_the_command_refuses_in_one_line_before_jax(argv, told):
+    done = ersac("sweep", *argv)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"ersac: {told}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_list_of_sweeps_has_the_ladder():
+    lines = ersac("sweep").stdout.splitlines()
+    (found,) = (line for line in lines if line.startswith("  ladder "))
+    assert found.split()[1:4] == [str(count) for count in (2 * 6 * 1, 14 * 6 * 3, 14 * 6 * 10)]
+
+
+def test_a_cell_says_which_task_it_is():
+    """Records know a factory by its text only: the task's name is in the environment's id, and so in the hash."""
+    one, other = (ladder.plan_ladder("ladder", "desk", tasks=task).wanted[0].settings for task in ("deep-sea-10", "deep-sea-10-noise"))
+    assert records.run_hash(one) != records.run_hash(dataclasses.replace(one, env=other.env))
+
+
+def test_without_its_packages_the_peers_say_what_to_install():
+    """Stable-Baselines3 is no dependency of ours: here it is made missing."""
+    path = Path(__file__).parents[2] / "benchmarks" / "peers.py"
+    code = "import runpy, sys; sys.modules['stable_baselines3'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("peers: no stable_baselines3 here: pip install stable-baselines3 gymnasium")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_diary_of_a_peer_counts_goals_as_the_ladder_does_and_nothing_beyond_the_budget():
+    diary = peers.Diary(budget=3, target=0.5)
+    for earned, info in ((0.4, {}), (0.5, {}), (0.0, {"is_success": True}), (1.0, {})):
+        diary.step()
+        diary.ended(earned, info)
+    assert diary.told() == {"returns": [0.4, 0.5, 0.0], "goals": [False, True, True], "when": [1, 2, 3]}
+
+
+def test_a_peer_sees_the_numbers_that_ours_sees():
+    """One-hot codes of a grid, in the same order."""
+    diary = peers.Diary(budget=10, target=None)
+    theirs, ours = peers.watched("doorkey-16-fixed", 4, diary), ladder.TASKS["doorkey-16-fixed"].one(4)
+    _, encode = gym.observation_codec(ours.observation_space)
+    batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
+    np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])
+    np.testing.assert_array_equal(theirs.step(2)[0], encode(batch(ours.step(2)[0]))[0])
+    assert diary.steps == 1
