@@ -79,12 +79,12 @@ def dense_ours(depth: int) -> Contestant:
 def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
     """Ours with the kernel's reward heads, which read features, in a process that has one core: before jax counts them."""
     pin(core)
-    return ours(depth, seeds, shared=True)
+    return ours(depth, seeds, shared_reward_heads=True)
 
 
 def kernel_on_core(core: int, depth: int) -> Contestant:
     """The hand-written kernel, one seed, on one core once it is compiled."""
-    settings = api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table", shared=True)
+    settings = api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table", shared_reward_heads=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
     scratch, steps, right = kernel.make_scratch(length), kernel.make_steps(length), action_map(depth, 0)

@@ -52,8 +52,8 @@ def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -
 def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     """The library's agent of the same settings, from the same first weights, with whole tables for parameters."""
     assert settings.network == "table"
-    assert not settings.by_spread
-    assert not settings.past_ends
+    assert not settings.normalise_advantages
+    assert not settings.credit_early_ends
     sparse, parts = build.make_agent(settings, env), build.make_parts(settings, env)
     store = build.make_optimisers(settings, parts, 0.0).rows
     adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
@@ -89,7 +89,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         table_step = {"torso": torso_step} | {name: own(name, rate) for name, rate in visit_rates.items()}
         params = Params(optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step))
         opt = {"shared": shared_opt, "log_tau": tau_opt}
-        log_tau = jnp.maximum(log_tau + tau_step, jnp.log(settings.risk.tau_least))
+        log_tau = jnp.maximum(log_tau + tau_step, jnp.log(settings.risk.tau_min))
         return Learner(params, log_tau, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
 
     return sparse._replace(init=init, act=act, update=update)

@@ -107,11 +107,11 @@ class Scratch(NamedTuple):
 def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
     """The numbers of some settings: those of `ersac` with shared reward heads and no limit on logits, but for their floats."""
     s, risk, ensemble = settings, settings.risk, settings.uncertainty
-    if s.hidden != (WIDTH, WIDTH) or not ensemble.shared or ensemble.members != MEMBERS or ensemble.noise_variance is not None:
+    if s.hidden != (WIDTH, WIDTH) or not ensemble.shared_reward_heads or ensemble.members != MEMBERS or ensemble.noise_variance is not None:
         raise ValueError("the kernel has two layers of 64 and ten members that share them, without noise")
-    if s.logit_limit is not None or s.every_bonus:
+    if s.max_logit_gap is not None or s.critic != "sampled":
         raise ValueError("the kernel has no limit on logits, and knows the bonus of the action taken")
-    adam = (s.learning_rate, s.b1, s.b2, math.log(s.b1), math.log(s.b2), risk.tau_learning_rate, 0.9, 0.999, 1e-8, math.log(risk.tau_least))
+    adam = (s.learning_rate, s.b1, s.b2, math.log(s.b1), math.log(s.b2), risk.tau_learning_rate, 0.9, 0.999, 1e-8, math.log(risk.tau_min))
     weights = (s.policy_rate, s.value_rate, ensemble.reward_rate, s.advantage_limit, s.value_weight, s.reward_weight)
     return Numbers(*map(dtype, (0.0, 0.5, 1.0, MEMBERS, s.rollout, s.gamma, s.lam, *adam, *weights, ensemble.sigma_scale, 0.01 / depth)))
 

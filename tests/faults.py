@@ -945,7 +945,7 @@ FAULTS = [
         "constant",
         "loops/test_ends.py",
         "test_a_goal_that_ends_an_episode_is_taken[True]",
-        near="past_ends",
+        near="credit_early_ends",
         new="False",
     ),
     # loops

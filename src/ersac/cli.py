@@ -320,7 +320,7 @@ def eval_command(argv: list[str]) -> int:
 
     policy = open_policy(command.run, command.seed)
     if command.video is not None:
-        policy.film(command.video, sample=how.sample, trial=how.trial, show=show)
+        policy.film(command.video, sample=how.sample, eval_seed=how.eval_seed, show=show)
     told = policy.evaluate(**vars(how), show=show).as_json()
     where, agent = config.named(policy.settings.env), policy.settings.agent
     if show:

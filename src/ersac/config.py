@@ -179,7 +179,7 @@ class Seeking:
     """Risk parameter at the start."""
     tau_learning_rate: Rate = 4e-2
     """Adam step of log tau, the game's second player."""
-    tau_least: Tau = 1e-3
+    tau_min: Tau = 1e-3
     """Tau is played down to this. Where all that is visited is known it would go to zero, and the policy would freeze as it is."""
     learn_tau: bool = True
     """Play tau; without it tau stays at tau0."""
@@ -215,7 +215,7 @@ class Ensemble:
     """Factor on sigma."""
     reward_rate: Unit = 0.05
     """Share of its error that a member corrects at each visit."""
-    shared: bool = False
+    shared_reward_heads: bool = False
     """Members also read, and train, the layers of policy and critic: the paper's auxiliary task. Else each is a table beside its prior."""
     noise_variance: Annotated[float, Range(0, 100)] | None = None
     """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
@@ -331,10 +331,9 @@ class ActorCritic:
     first_visit: bool = False
     """Count sigma only where an observation is met for the first time in its episode, as far as the rollout shows it: for layouts that are
     new in every episode. Takes longer rollouts."""
-    every_action: bool = False
-    """Estimate K of every action and climb by the natural gradient; else K of the action taken, and climb as Algorithm 1 does."""
-    every_bonus: bool = False
-    """Count the bonus of every action, as likely as it is; else that of the action taken, as Algorithm 1 does."""
+    critic: Literal["sampled", "expected-bonus", "all-actions"] = "sampled"
+    """What estimates K: sampled, Algorithm 1's, from the action taken; expected-bonus, the same with the mean bonus over actions;
+    all-actions, K of every action, with which the policy follows the natural gradient."""
     rollout: Annotated[int, Range(1, 10_000)] = 50
     """Steps between updates."""
     gamma: Unit = 0.998
@@ -365,24 +364,21 @@ class ActorCritic:
     """Share of its error that a state's value corrects at each visit."""
     advantage_limit: Annotated[float, Range(0, 1e9, above=True)] = 10.0
     """Advantages are clipped at this many entropy weights, or spreads."""
-    by_spread: bool = False
-    """The sampled critic's advantages count in units of their root mean square wherever that is above the entropy weight. Where chance has
-    a say, which at sea it has not, they are many times what is left of tau; clipped at that they would tell how often an action pays, not
-    how much."""
+    normalise_advantages: bool = False
+    """Divide advantages by a share of their root mean square wherever that is above the entropy weight, before they are clipped."""
     spread_share: Annotated[float, Range(0, 1)] = 1.0
-    """With --by-spread, the least scale of advantages as a share of their root mean square."""
+    """With --normalise-advantages, the least scale of advantages as a share of their root mean square."""
     spread_decay: Decay = 0.0
-    """With --by-spread, the decay of a running mean square; the scale follows the larger of it and the batch's."""
-    past_ends: bool = False
+    """With --normalise-advantages, the decay of a running mean square; the scale follows the larger of it and the batch's."""
+    credit_early_ends: bool = False
     """An episode that terminates early is credited the mean bonus and entropy of the steps that it forgoes, up to the longest episode so
     far. Else a goal that ends an episode forfeits them, which may be worth more than the goal."""
-    logit_limit: Annotated[int, Range(1, 1000)] | None = None
-    """An action's logit counts down to this far below the best one's, so that nothing is given up for good; by default there is no end.
-    A whole number, which is static: who only acts knows it without being told the numbers."""
+    max_logit_gap: Annotated[int, Range(1, 1000)] | None = None
+    """The largest difference between two logits of a state, so that no probability vanishes; by default unlimited."""
     value_weight: Weight = 0.5
-    """How hard the critic's loss pulls on the shared layers."""
+    """Weight of the critic's gradient in the shared layers."""
     reward_weight: Weight = 1.0
-    """How hard the reward heads' loss pulls on the shared layers, where they share them."""
+    """Weight of the reward heads' gradient in the shared layers, where heads share them."""
 
 
 @dataclass(frozen=True)
@@ -480,7 +476,7 @@ class Evaluate:
     """Episodes that are played, each to its end."""
     sample: bool = False
     """Draw actions from the policy, as in training; else the best one is taken."""
-    trial: Annotated[int, Range(0, 100_000)] = 0
+    eval_seed: Annotated[int, Range(0, 100_000)] = 0
     """Which episodes: another number gives others, and none gives those of training."""
 
 
@@ -537,12 +533,12 @@ def bytes_needed(settings: Experiment, size: EnvSize | None = None) -> int:
     states, n_actions, envs = size.states, size.n_actions, settings.env.envs
     steps = rollouts_per_chunk(settings) * settings.learner.rollout * envs
     match settings.learner:
-        case ActorCritic(uncertainty=uncertainty, buffer=buffer, hidden=hidden, rollout=length, every_action=every):
+        case ActorCritic(uncertainty=uncertainty, buffer=buffer, hidden=hidden, rollout=length, critic=critic):
             members = uncertainty.members if isinstance(uncertainty, Ensemble | Posterior) else 0
             heads = members * n_actions if isinstance(uncertainty, Ensemble) else 0
-            outputs = n_actions + (n_actions if every else 1)  # policy, value
+            outputs = n_actions + (n_actions if critic == "all-actions" else 1)  # policy, value
             own = 3 * hidden[0] + outputs + heads + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
-            reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared else 0)
+            reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared_reward_heads else 0)
             layers = 3 * dense_size(hidden, reading)  # with Adam's moments
             if settings.learner.network == "mlp":  # three networks, moved by plain descent
                 wide = settings.learner.estimator_hidden if isinstance(uncertainty, Ensemble | Rnd) else (0,)

@@ -161,7 +161,7 @@ def test_values_move_towards_their_targets_and_targets_stand_still():
 
 def test_damping_weighs_the_steps_of_each_head_and_of_no_other():
     """Half as much of a head's steps is half its gradient, and the whole of the others'."""
-    settings = config.check(config.override(PRESETS["ersac"], by_spread=False, rollout=50, hidden=(16,)))
+    settings = config.check(config.override(PRESETS["ersac"], normalise_advantages=False, rollout=50, hidden=(16,)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))

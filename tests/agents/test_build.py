@@ -79,7 +79,7 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
         buffer=config.OnPolicy(minibatch=minibatch),
         estimator_hidden=(4096,),
         upper_percent=1,  # what states have in common
-        past_ends=False,
+        credit_early_ends=False,
         rollout=4,
     )
     agent = make_agent(settings, Spec("places", space, Discrete(2), 4))

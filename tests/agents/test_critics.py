@@ -91,10 +91,10 @@ def with_logits(v: critics.CriticInputs, logits) -> critics.CriticInputs:
 
 
 JUDGE_EVERY = jax.jit(critics.estimate_all_actions, static_argnums=0)
-SETTINGS = config.ActorCritic(every_action=True, gamma=0.9, lam=1.0, advantage_limit=1e9)
+SETTINGS = config.ActorCritic(critic="all-actions", gamma=0.9, lam=1.0, advantage_limit=1e9)
 
 
-def climbed(by_spread: bool, tau: float) -> np.ndarray:
+def climbed(normalise_advantages: bool, tau: float) -> np.ndarray:
     """Where the sampled critic sends the logits of a state that both arms were drawn at five times each.
 
     The first pays 1 two times in five, the second 0.6 three times in five; the critic knows the mean.
@@ -102,7 +102,7 @@ def climbed(by_spread: bool, tau: float) -> np.ndarray:
     logits = jnp.zeros((10, 2, 2))
     action = jnp.repeat(jnp.arange(2), 5)[:, None]
     reward = jnp.asarray([1.0, 1.0, 0.0, 0.0, 0.0, 0.6, 0.6, 0.6, 0.0, 0.0])[:, None]
-    policy, settings = action_dist.categorical(2), config.ActorCritic(by_spread=by_spread)
+    policy, settings = action_dist.categorical(2), config.ActorCritic(normalise_advantages=normalise_advantages)
 
     def payoff(logits, action, reward):
         log_pi, one = policy.log_prob(logits[:-1], action), jnp.ones(1)
@@ -119,7 +119,7 @@ def climbed(by_spread: bool, tau: float) -> np.ndarray:
 
 def test_what_an_action_pays_counts_and_not_how_often_it_does(float64):
     """In units of a small tau every advantage is clipped, and the arm that pays more often is taken for the one that pays more."""
-    towards_the_first, towards_the_second = (np.sign(climbed(by_spread, 1e-3)[0]) for by_spread in (True, False))
+    towards_the_first, towards_the_second = (np.sign(climbed(normalise_advantages, 1e-3)[0]) for normalise_advantages in (True, False))
     assert (towards_the_first, towards_the_second) == (1, -1)
 
 
@@ -267,8 +267,10 @@ CRITICS = [
 def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(float64, judge, told, lam):
     """The fake step after a truncation has discount 0 and mask 0. What comes before an end sees the credit as it sees any reward."""
     discount, mask = jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.asarray([1.0, 1.0, 1.0, 0.0])
-    settings = lambda past_ends: config.ActorCritic(past_ends=past_ends, gamma=0.9, lam=lam)
-    error = lambda past_ends, forgone: undecided(settings(past_ends), judge, told(2.0, 0.5), discount, mask, forgone=forgone).error
+    settings = lambda credit_early_ends: config.ActorCritic(credit_early_ends=credit_early_ends, gamma=0.9, lam=lam)
+    error = lambda credit_early_ends, forgone: (
+        undecided(settings(credit_early_ends), judge, told(2.0, 0.5), discount, mask, forgone=forgone).error
+    )
     np.testing.assert_allclose(error(True, 7.0) - error(True, 0.0), [0.9 * lam * 7, 7, 0, 0], atol=1e-13)
     np.testing.assert_array_equal(error(False, 7.0), error(True, 0.0))
 
@@ -277,7 +279,7 @@ def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(float
 def test_an_end_that_is_credited_all_it_forgoes_forfeits_neither_bonus_nor_entropy(float64, judge, told):
     """Where no step pays, a place is worth its bonus and entropy for ever, whether its episodes end or not; else to last pays."""
     extra, gamma, mask = 0.2 + 0.3 * np.log(3), 0.9, jnp.ones(4)
-    settings = lambda past_ends: config.ActorCritic(past_ends=past_ends, gamma=gamma)
+    settings = lambda credit_early_ends: config.ActorCritic(credit_early_ends=credit_early_ends, gamma=gamma)
     j, forgone = extra / (1 - gamma), gamma * extra / (1 - gamma)
     for discount in (jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.ones(4)):
         np.testing.assert_allclose(undecided(settings(True), judge, told(j, extra), discount, mask, forgone=forgone).error, 0, atol=1e-14)
@@ -293,7 +295,7 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
     """That of the batch's real steps, or the running one. Every step ends an episode, so that an advantage is what it pays, less J."""
     reward = jnp.asarray([[1.0, -2.0, 0.5, 0.0], [3.0, 0.1, 0.2, 8.0]])
     mask = jnp.asarray([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
-    settings = config.ActorCritic(by_spread=True, spread_share=share, advantage_limit=2.0)
+    settings = config.ActorCritic(normalise_advantages=True, spread_share=share, advantage_limit=2.0)
     one = lambda settings: (
         lambda reward, mask: undecided(
             settings, judge, told(0.4, tau * np.log(3)), jnp.zeros(4), mask, running=running, reward=reward, tau=tau, bonus=0.0
@@ -304,6 +306,6 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
     unit = max(tau, share * np.sqrt(max(square, running)))
     np.testing.assert_allclose(estimates.square, np.full(2, square), rtol=1e-12)
     np.testing.assert_allclose(estimates.advantage_scale, np.full(2, unit), rtol=1e-12)
-    in_weights = over_batch(config.override(settings, by_spread=False))
+    in_weights = over_batch(config.override(settings, normalise_advantages=False))
     np.testing.assert_array_equal(in_weights.advantage_scale, np.full(2, tau))
     np.testing.assert_array_equal(in_weights.square, np.zeros(2))

@@ -114,7 +114,7 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     log_pi = np.asarray(jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere)))
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
-        if s.every_bonus:  # its critic tells the rest
+        if s.critic == "expected-bonus":  # its critic tells the rest
             j -= jnp.sum(jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi), axis=-1)
         dense, tables = with_values(parts.value, Params(dense, tables), everywhere, features, j)
 
@@ -137,12 +137,12 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
 
 @pytest.mark.parametrize(("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)])
-@pytest.mark.parametrize("every_bonus", [False, True])
+@pytest.mark.parametrize("critic", ["sampled", "expected-bonus"])
 @pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("network", ["table", "mlp"])
-def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, every_bonus, uncertainty, network):
+def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, critic, uncertainty, network):
     for seed in range(2):
-        s = settings(every_bonus=every_bonus, network=network, estimator_hidden=(4,))
+        s = settings(critic=critic, network=network, estimator_hidden=(4,))
         s = config.check(config.replace_at(s, ("uncertainty",), uncertainty))
         expected, exact = sampled_and_exact(seed, lam, exact_critic, s)
         assert np.linalg.norm(exact[:-1]) > 1e-2

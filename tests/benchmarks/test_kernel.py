@@ -16,7 +16,7 @@ from ersac.types import Trajectory
 
 DEPTH, LENGTH, UPDATES = 6, 50, 4
 TABLE = {"agent": "ersac-sampled", "network": "table"}  # what the kernel is written for
-SETTINGS = api.make_settings(**TABLE, depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared=True)
+SETTINGS = api.make_settings(**TABLE, depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared_reward_heads=True)
 
 
 def draw_steps(rng: np.random.Generator) -> kernel.Steps:
@@ -89,7 +89,7 @@ def test_single_precision_follows_double():
 @pytest.mark.slow
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
-    settings = api.make_settings(**TABLE, depth=depth, seeds=1, shared=True)
+    settings = api.make_settings(**TABLE, depth=depth, seeds=1, shared_reward_heads=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, goals = kernel.start(settings), np.zeros(rollouts * length // depth + 1, np.int8)
     numbers, room = kernel.numbers(settings.learner, depth, np.float32), (kernel.make_scratch(length), kernel.make_steps(length))

@@ -46,12 +46,12 @@ def solution(forgone: float) -> float:
     return p
 
 
-@pytest.mark.parametrize("past_ends", [True, False])  # of which the first is what an environment gets
-def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, past_ends):
+@pytest.mark.parametrize("credit_early_ends", [True, False])  # of which the first is what an environment gets
+def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     """Where it is credited the entropy of the steps that it forgoes. Else it is the rarer choice."""
     monkeypatch.setattr(device, "make_env", lambda settings: gate())
     changes = {"envs": 1, "rollout": 10, "hidden": (64,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
-        {} if past_ends else {"past_ends": False}
+        {} if credit_early_ends else {"credit_early_ends": False}
     )
     settings = config.replace_at(
         api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.NO_NORMALISATION
@@ -60,8 +60,8 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, past_ends):
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
     normaliser = make_normaliser(settings.learner, gate(), config.NO_NORMALISATION)
     forgone = float(normaliser.forgone(learner.memory))
-    assert forgone > 2 if past_ends else forgone == 0
+    assert forgone > 2 if credit_early_ends else forgone == 0
     _, logits = make_agent(settings.learner, gate()).act(learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2))
     to_leave = float(jax.nn.softmax(logits)[0])
-    assert (to_leave > 0.5) == past_ends
+    assert (to_leave > 0.5) == credit_early_ends
     assert abs(to_leave - solution(forgone)) < 0.07

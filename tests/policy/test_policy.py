@@ -293,11 +293,11 @@ def test_evaluation_has_seeds_that_training_had_not():
     first, last = 3, 3 + TINY["seeds"] - 1
     Told.seeds.clear()
     policy = untrained(Told, envs=4, seed=first)
-    trials = [policy.evaluate(4, trial=trial, show=False) for trial in (0, 1, 100_000)]
+    trials = [policy.evaluate(4, eval_seed=trial, show=False) for trial in (0, 1, 100_000)]
     begun = np.array(Told.seeds)
     assert len(set(begun)) == len(begun) == 4 * len(trials)
     assert not set(begun) & set(range(first, last + 4096))
-    again = [untrained("gym:CartPole-v1").evaluate(4, sample=True, trial=trial, show=False).returns.tolist() for trial in (0, 0, 1)]
+    again = [untrained("gym:CartPole-v1").evaluate(4, sample=True, eval_seed=trial, show=False).returns.tolist() for trial in (0, 0, 1)]
     assert again[0] == again[1] != again[2]
 
 

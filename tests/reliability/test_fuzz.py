@@ -26,7 +26,7 @@ TINY = {
     "network": "mlp",
     "hidden": (4,),
     "estimator_hidden": (4,),
-    "shared": False,
+    "shared_reward_heads": False,
     "rollout": 100,
     "chunk": 1,
     "members": 3,
@@ -87,7 +87,7 @@ def fits(settings: config.Experiment) -> bool:
     if learner.network == "table":
         return not isinstance(wants, config.Rnd)
     layers = (*learner.hidden, *(learner.estimator_hidden if isinstance(wants, config.Ensemble | config.Rnd) else ()))
-    return not getattr(wants, "shared", False) and not any(width % 2 for width in layers)
+    return not getattr(wants, "shared_reward_heads", False) and not any(width % 2 for width in layers)
 
 
 def refusal(settings: config.Experiment) -> str:
@@ -122,7 +122,7 @@ def tiny(settings: config.Experiment) -> config.Experiment:
         changes["noise_variance"] = next(told, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
-    for name in {"every_action", "every_bonus", "by_spread", "past_ends", "first_visit"} & names:
+    for name in {"critic", "normalise_advantages", "credit_early_ends", "first_visit"} & names:
         changes[name] = getattr(PRESETS[settings.agent], name)
     return config.override(settings, **changes)
 
@@ -164,7 +164,7 @@ SHAPES = [
     {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
     {"depth": 1, "agent": "ersac-replay", "rollout": 1, "hidden": (2,), "members": 2, "capacity": 1, "batch": 1, "updates": 1},
     {"depth": 3, "agent": "ersac-replay-max", "rollout": 7, "capacity": 3, "batch": 50, "updates": 3, "noise_variance": 0, "seeds": 2},
-    {"depth": 2, "agent": "vanilla-replay", "uncertainty": "counts", "capacity": 9, "every_action": True, "stochastic": True},
+    {"depth": 2, "agent": "vanilla-replay", "uncertainty": "counts", "capacity": 9, "critic": "all-actions", "stochastic": True},
     {"depth": 1, "agent": "boot-dqn", "rollout": 1, "hidden": (1,), "members": 2, "batch": 1, "replay": 1, "least_replay": 1},
     {"depth": 3, "agent": "boot-dqn", "hidden": (3, 1, 2), "members": 3, "batch": 130, "replay": 7, "noise_variance": 0.5, "seeds": 3},
 ]
@@ -202,12 +202,12 @@ NEEDS = [
     {"estimator_hidden": (64, 32)},
     TABLE | {"uncertainty": "ensemble"},
     TABLE | {"uncertainty": "ensemble", "noise_variance": 0.1},
-    TABLE | {"uncertainty": "posterior", "every_action": True},
+    TABLE | {"uncertainty": "posterior", "critic": "all-actions"},
     TABLE | {"uncertainty": "counts"},
     TABLE | KEPT | {"agent": "ersac-replay"},
     TABLE | {"agent": "ersac-replay-max", "batch": 1, "capacity": 1},
     {"uncertainty": "ensemble", "noise_variance": 0.1},  # which counts visits besides
-    {"uncertainty": "posterior", "every_action": True},
+    {"uncertainty": "posterior", "critic": "all-actions"},
     {"uncertainty": "counts"},
     KEPT | {"agent": "ersac-replay"},
     KEPT | {"agent": "ersac-replay-max", "members": 3},

@@ -107,7 +107,7 @@ def test_replay_changes_nothing_of_what_is_believed_in_closed_form():
     """Not in 5,000 updates, not by a bit: a real step is taken in once."""
     env, members = deep_sea(3), 2
     settings = config.ActorCritic(
-        uncertainty=config.Posterior(members=members, prior_scale=PRIOR, noise_variance=0.02), rollout=12, hidden=(2,), every_action=True
+        uncertainty=config.Posterior(members=members, prior_scale=PRIOR, noise_variance=0.02), rollout=12, hidden=(2,), critic="all-actions"
     )
     agent, buffer = make_agent(settings, env), replay.prioritised(3, 1, 1000, 0.97, 1.0)
     _, rollouts = seen(env.n_states, 2, 18, np.array([1, 5, 4]), members, 0.02, 5)

@@ -55,7 +55,7 @@ class Optimisers(NamedTuple):
 
     dense: optax.GradientTransformation
     log_tau: optax.GradientTransformation
-    tau_least: float | Array
+    tau_min: float | Array
     rows: Store
     damping: Callable[[Array], dict[str, Array]]  # normalised observations [B, T, ...] -> of each head, what steps count for [B, T]
 
@@ -160,7 +160,7 @@ def update_actor_critic(
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
     dense = optax.apply_updates(params.dense, step)
     step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])  # the two players differ by this one sign
-    log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_least))
+    log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_min))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
     running = update_running(opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time)

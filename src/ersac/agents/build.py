@@ -49,11 +49,11 @@ def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Ri
 def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, parts: "Networks", n_actions: int) -> Uncertainty:
     """The estimator that some settings describe, for so many actions."""
     match settings, env.observations:
-        case config.Ensemble(shared=True), _ if not parts.torso.width:
-            raise config.SettingsError("--shared needs --network table: networks have no layers that policy and value share")
+        case config.Ensemble(shared_reward_heads=True), _ if not parts.torso.width:
+            raise config.SettingsError("--shared-reward-heads needs --network table: networks have no layers that policy and value share")
         case config.Ensemble(), observations:
             outputs = settings.members * n_actions
-            head = parts.reward_head(outputs) if settings.shared else parts.own_head(outputs)
+            head = parts.reward_head(outputs) if settings.shared_reward_heads else parts.own_head(outputs)
             counted = states(observations) if parts.is_table else None
             scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
             return reward_ensemble(head, parts.prior(outputs, settings.prior_scale), counted, n_actions, settings.members, *scales)
@@ -153,10 +153,11 @@ def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Net
 def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Normalise = config.NO_NORMALISATION) -> Parts:
     """The networks, the estimator and the attitude to risk that some settings describe."""
     networks, action_dist = make_networks(settings, env.observations), make_action_dist(env.actions)
-    for name in ("every_action", "logit_limit"):
-        if getattr(settings, name) and isinstance(env.actions, Box):
-            raise config.SettingsError(f"{config.option(name)} needs actions that can be counted; those of {env.name} are continuous")
-    critic = critics.ALL_ACTIONS if settings.every_action else critics.EXPECTED_BONUS if settings.every_bonus else critics.SAMPLED
+    refused = {"--critic all-actions": settings.critic == "all-actions", "--max-logit-gap": settings.max_logit_gap is not None}
+    for option, is_set in refused.items():
+        if is_set and isinstance(env.actions, Box):
+            raise config.SettingsError(f"{option} needs actions that can be counted; those of {env.name} are continuous")
+    critic = critics.CRITICS[settings.critic]
     return Parts(
         torso=networks.torso,
         policy=networks.policy(action_dist.outputs),
@@ -166,7 +167,7 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
         critic=critic,
         action_dist=action_dist,
         normaliser=make_normaliser(settings, env, seen),
-        bound=make_bound(settings.logit_limit),
+        bound=make_bound(settings.max_logit_gap),
         per_visit=networks.per_visit,
     )
 
@@ -179,7 +180,7 @@ def make_bound(limit: int | None) -> Callable[[Array], Array]:
 def make_normaliser(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Normalise) -> Normaliser:
     """How the learner sees an environment."""
     is_bytes = isinstance(env.observations, Box) and env.observations.is_bytes
-    credits_ends = isinstance(settings, config.ActorCritic) and settings.past_ends  # which takes the lengths of episodes
+    credits_ends = isinstance(settings, config.ActorCritic) and settings.credit_early_ends  # which takes the lengths of episodes
     if seen == config.NO_NORMALISATION and not is_bytes and not credits_ends:
         return normalise.identity()
     return normalise.running(env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards)
@@ -233,18 +234,18 @@ def make_boot_dqn(
 def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Normalise = config.NO_NORMALISATION) -> Agent:
     """The actor-critic with the attitude to risk that some settings describe."""
     match settings.risk:
-        case config.Seeking(tau0, tau_rate, tau_least, learn_tau=True):
+        case config.Seeking(tau0, tau_rate, tau_min, learn_tau=True):
             pass
         case config.Seeking(tau0):
-            tau_rate, tau_least = 0.0, 0.0
+            tau_rate, tau_min = 0.0, 0.0
         case _:  # nothing depends on tau
-            tau0, tau_rate, tau_least = 1.0, 0.0, 0.0
+            tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
     parts = make_parts(settings, env, seen)
-    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate, tau_least, env.envs), tau0)
+    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate, tau_min, env.envs), tau0)
 
 
 def make_optimisers(
-    settings: config.ActorCritic, parts: Parts, tau_rate: float | Array, tau_least: float | Array = 0.0, envs: int = 1
+    settings: config.ActorCritic, parts: Parts, tau_rate: float | Array, tau_min: float | Array = 0.0, envs: int = 1
 ) -> Optimisers:
     """Descent at a rate per visit for networks that are made for it and for what is a state's own; Adam for everything else."""
     rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": estimator_rate(settings.uncertainty)}
@@ -263,14 +264,14 @@ def make_optimisers(
         store = rows.store(rules, widths) if parts.policy.rows else rows.nothing(widths)
         damping = lambda obs: {name: visit_damping(repeats(obs), rate) for name, rate in rates.items()}
         slow = {name: 1 / jnp.maximum(1.0, rate * settings.upper_percent / 100 * RELU_CORRELATION) for name, rate in per_step.items()}
-        return Optimisers(per_visit_descent(per_step, slow, others, adam), tau, tau_least, store, damping)
+        return Optimisers(per_visit_descent(per_step, slow, others, adam), tau, tau_min, store, damping)
     dense = optax.flatten(adam)
     undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
     if not parts.torso.rows:
-        return Optimisers(dense, tau, tau_least, rows.nothing(widths), undamped)
+        return Optimisers(dense, tau, tau_min, rows.nothing(widths), undamped)
     rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, steps)) for name, rate in rates.items()}
     rules["torso"] = {"first": rows.row_adam(settings.learning_rate, settings.b1, settings.b2)}
-    return Optimisers(dense, tau, tau_least, rows.store(rules, widths), undamped)
+    return Optimisers(dense, tau, tau_min, rows.store(rules, widths), undamped)
 
 
 def estimator_rate(settings: config.Estimator) -> float | Array:

@@ -90,7 +90,7 @@ def advantages(settings: ActorCritic, v: CriticInputs, j: Array, bonus: Array, e
     r_tau = game.optimistic_reward(rewards(settings, v), bonus)
     target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
     advantage, advantage_scale = target.action_value - j[:-1], stop_gradient(v.weight)
-    if not settings.by_spread:
+    if not settings.normalise_advantages:
         return clip_advantages(settings, advantage, advantage_scale), target.error, advantage_scale, jnp.zeros_like(advantage_scale)
     square = mean_of_batch(jnp.square(advantage), v.t.mask)
     spread = settings.spread_share * jnp.sqrt(jnp.maximum(square, v.advantage_square))
@@ -109,7 +109,7 @@ def rewards(settings: ActorCritic, v: CriticInputs) -> Array:
     The paper's episodes are all of one length. Where one terminates sooner the next begins sooner and earns as much of both; were they
     forfeited, not to arrive would pay for ever. A credit, unlike a mean taken off every step, leaves no old pessimism behind as tau falls.
     """
-    if not settings.past_ends:
+    if not settings.credit_early_ends:
         return v.t.reward
     return v.t.reward + jnp.where(v.t.discount == 0, v.t.mask * v.forgone, 0.0)
 
@@ -150,3 +150,4 @@ def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Arra
 SAMPLED = Critic(lambda n_actions: 1, estimate_sampled)
 EXPECTED_BONUS = Critic(lambda n_actions: 1, estimate_expected)
 ALL_ACTIONS = Critic(lambda n_actions: n_actions, estimate_all_actions)
+CRITICS = {"sampled": SAMPLED, "expected-bonus": EXPECTED_BONUS, "all-actions": ALL_ACTIONS}  # by the value of --critic

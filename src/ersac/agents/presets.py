@@ -15,20 +15,20 @@ DEEP_SEA = config.DeepSea()
 
 # What all agents with networks have. The scale of advantages is a third of their running root mean square, or the entropy weight.
 NETWORK = ActorCritic(
-    risk=Seeking(tau0=0.03, tau_least=3e-4),
+    risk=Seeking(tau0=0.03, tau_min=3e-4),
     uncertainty=Ensemble(sigma_scale=0.3, reward_rate=0.3),
     buffer=OnPolicy(passes=1, minibatch=4),
-    every_bonus=True,
+    critic="expected-bonus",
     gamma=0.995,
     network="mlp",
     hidden=(128,),
     policy_rate=0.05,
     value_rate=0.3,
     advantage_limit=30.0,
-    by_spread=True,
+    normalise_advantages=True,
     spread_share=0.25,
     spread_decay=0.99,
-    past_ends=True,
+    credit_early_ends=True,
 )
 
 # Three batches of sixteen rollouts after each, two of the 48 fresh.
@@ -37,8 +37,7 @@ NETWORK_REPLAY = dataclasses.replace(
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
     uncertainty=Ensemble(prior_scale=0.25, noise_variance=1e-5, reward_rate=0.6),
     buffer=Replay(updates=3),
-    every_action=True,
-    every_bonus=False,
+    critic="all-actions",
     rollout=20,
     gamma=0.998,
     lam=0.95,
@@ -48,25 +47,25 @@ NETWORK_REPLAY = dataclasses.replace(
 
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": NETWORK,
-    "ersac-sampled": dataclasses.replace(NETWORK, every_bonus=False),
+    "ersac-sampled": dataclasses.replace(NETWORK, critic="sampled"),
     "vanilla": dataclasses.replace(NETWORK, risk=Neutral()),
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
     "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, buffer=Replay(updates=6)),
-    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), buffer=Replay(), every_bonus=False),
+    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), buffer=Replay(), critic="sampled"),
     "boot-dqn": BootDQN(),
     "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
 }
 
 # The baselines have the reward heads as the paper has them, a task that trains the shared layers, and are tuned with this prior.
-AUXILIARY = Ensemble(shared=True, prior_scale=0.1)
+AUXILIARY = Ensemble(shared_reward_heads=True, prior_scale=0.1)
 
 TABLE_REPLAY = ActorCritic(
     risk=Seeking(tau0=0.2, tau_learning_rate=0.1),
     uncertainty=Ensemble(prior_scale=0.1, noise_variance=1e-5, reward_rate=0.6),
     buffer=Replay(),
-    every_action=True,
+    critic="all-actions",
     rollout=20,
     lam=0.95,
     policy_rate=0.6,
@@ -76,7 +75,7 @@ TABLE_REPLAY = ActorCritic(
 TABLE_PRESETS: dict[str, ActorCritic] = {
     # Where the bonus of every action is known, sigma may fall faster, the policy follow more slowly, and what is far away count for more.
     "ersac": ActorCritic(
-        risk=Seeking(tau_least=3e-4), uncertainty=Ensemble(reward_rate=0.3), every_bonus=True, policy_rate=0.03, advantage_limit=30.0
+        risk=Seeking(tau_min=3e-4), uncertainty=Ensemble(reward_rate=0.3), critic="expected-bonus", policy_rate=0.03, advantage_limit=30.0
     ),
     "ersac-sampled": ActorCritic(risk=Seeking()),
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),

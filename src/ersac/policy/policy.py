@@ -37,7 +37,7 @@ from ersac.types import Array, Learner, Tree
 FORMAT = 1
 ABOUT, SEAL = "about", "sha256"  # what a file holds besides the learner's arrays
 APART = 2**30  # between the seeds of training and those of evaluation
-TRIAL_APART = 4096  # between the seeds of two trials: a seed for each environment
+EVAL_SEED_STRIDE = 4096  # between the seeds of two trials: a seed for each environment
 SIDE_BY_SIDE = 16  # environments on the device that are played in at once, at least
 LONGEST_EPISODE = 100_000  # steps after which an episode is not waited for
 
@@ -115,15 +115,15 @@ class Policy:
         """Keep it in one file, which must not be there yet; `ersac.load` reads it."""
         save_policy(self._trained, Path(path))
 
-    def evaluate(self, episodes: int = 100, *, sample: bool = False, trial: int = 0, show: bool = True) -> Evaluation:
+    def evaluate(self, episodes: int = 100, *, sample: bool = False, eval_seed: int = 0, show: bool = True) -> Evaluation:
         """Play whole episodes in the environment that it was trained on, with seeds that training did not have."""
-        how = config.check(config.Evaluate(episodes, sample, trial))
+        how = config.check(config.Evaluate(episodes, sample, eval_seed))
         with progress_lines(show) as tell:
             return evaluate_policy(self._trained, how, tell)
 
-    def film(self, path: str | Path, *, sample: bool = False, trial: int = 0, show: bool = True) -> None:
+    def film(self, path: str | Path, *, sample: bool = False, eval_seed: int = 0, show: bool = True) -> None:
         """Play a few episodes into a video, .mp4 or .gif, which must not be there yet."""
-        how = config.check(config.Evaluate(sample=sample, trial=trial))
+        how = config.check(config.Evaluate(sample=sample, eval_seed=eval_seed))
         with progress_lines(show) as tell:
             film(self.settings.env, partial(self, sample=sample), self.reset, Path(path), seed_of(self._trained, how), tell)
 
@@ -367,7 +367,7 @@ def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
 
 def seed_of(trained: TrainedAgent, how: config.Evaluate) -> int:
     """The seed of some episodes: as far as can be from those that were trained on."""
-    return (trained.seed + APART + TRIAL_APART * how.trial) % 2**31
+    return (trained.seed + APART + EVAL_SEED_STRIDE * how.eval_seed) % 2**31
 
 
 def evaluate_policy(trained: TrainedAgent, how: config.Evaluate, tell: Callable[[str], None]) -> Evaluation:

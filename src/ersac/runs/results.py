@@ -95,11 +95,11 @@ class Result:
         (self.policy if seed is None else self.policy_of(seed)).save(path)
 
     def evaluate(
-        self, episodes: int = 100, *, seed: int | None = None, sample: bool = False, trial: int = 0, show: bool = True
+        self, episodes: int = 100, *, seed: int | None = None, sample: bool = False, eval_seed: int = 0, show: bool = True
     ) -> "Evaluation":
         """Play whole episodes with what a seed learned, by default the first one: its best actions, or with `sample` drawn ones."""
         policy = self.policy if seed is None else self.policy_of(seed)
-        return policy.evaluate(episodes, sample=sample, trial=trial, show=show)
+        return policy.evaluate(episodes, sample=sample, eval_seed=eval_seed, show=show)
 
     def picture(self) -> Any:
         """The learning curves, and of a sea four maps, as a matplotlib Figure."""

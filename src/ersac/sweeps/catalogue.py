@@ -130,14 +130,14 @@ def study(network: str) -> dict[str, Sweep]:
     ersac, counts = line("ersac", "ersac"), lines.counts()
     vanilla, optimism = line("vanilla", "vanilla", deepest=20), line("optimism", "optimism", deepest=100)
     replay, replay_max = line("ersac-replay", "ersac-replay"), line("ersac-replay-max", "ersac-replay-max")
-    far: dict[str, Any] = {"gamma": 0.999, "lam": 0.95, "prior_scale": 0.1, "logit_limit": 8} if is_table else {"gamma": 0.999}
+    far: dict[str, Any] = {"gamma": 0.999, "lam": 0.95, "prior_scale": 0.1, "max_logit_gap": 8} if is_table else {"gamma": 0.999}
     of_tables = lambda: (
         line("no-policy-rows", "ersac", policy_rate=0.0),
         line("no-value-rows", "ersac", value_rate=0.0),
         line("no-reward-rows", "ersac", reward_rate=0.0),
         line("no-limit", "ersac", advantage_limit=1e9),
-        line("logit-limit", "ersac", logit_limit=8),
-        line("shared-reward-heads", "ersac", shared=True),
+        line("logit-limit", "ersac", max_logit_gap=8),
+        line("shared-reward-heads", "ersac", shared_reward_heads=True),
         line("critic-apart", "ersac", value_weight=0.0),
         line("rows-only", "ersac", learning_rate=0.0),
     )
@@ -145,7 +145,7 @@ def study(network: str) -> dict[str, Sweep]:
         line("sampled", "ersac-sampled"),
         line("two-passes", "ersac", passes=2),
         line("no-running-spread", "ersac", spread_decay=0.0),
-        line("no-spread", "ersac", by_spread=False),
+        line("no-spread", "ersac", normalise_advantages=False),
         line("no-limit", "ersac", advantage_limit=1e9),
         line("narrow-estimator", "ersac", estimator_hidden=(64,)),
         line("two-layers", "ersac", hidden=(64, 64)),
@@ -217,7 +217,10 @@ def study(network: str) -> dict[str, Sweep]:
             "noise that is stored with each step, and none: what keeps sigma from being replayed away",
             (
                 *(line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance) for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)),
-                *(lines.as_printed(variance, **({"shared": True} if is_table else {"reward_rate": 0.3})) for variance in (0.0025, 0.0)),
+                *(
+                    lines.as_printed(variance, **({"shared_reward_heads": True} if is_table else {"reward_rate": 0.3}))
+                    for variance in (0.0025, 0.0)
+                ),
             ),
             sizes(SweepSize((5, 10), 2, 1_000), SweepSize((20, 40), 5, 4_000), SweepSize((10, 20, 30, 40, 50), 10, 20_000)),
         ),
@@ -225,7 +228,7 @@ def study(network: str) -> dict[str, Sweep]:
             "what each ingredient of ersac-replay-max buys",
             (
                 replay_max,
-                line("sampled-critic", "ersac-replay-max", every_action=False),
+                line("sampled-critic", "ersac-replay-max", critic="sampled"),
                 line("trained-ensemble", "ersac-replay", updates=4),
                 line("one-update", "ersac-replay-max", updates=1),
                 line("sixteen-updates", "ersac-replay-max", updates=16),
