@@ -264,3 +264,19 @@ def test_a_random_network_on_raw_one_hot_vectors_tells_no_state_from_another(n):
     prior = nets.random_net(nets.mlp((n,), (256,)), (n,), 2000, scale=0.3)
     told = np.asarray(prior.apply(prior.init(np.random.default_rng(0)), jnp.eye(n)[:40]))
     assert correlation(told) > 0.9
+
+
+def test_a_scaled_gradient_leaves_the_value_as_it_is(float64):
+    x, scale = jnp.array([1.5, -2.0, 0.0]), jnp.array([0.25, 3.0, 0.5])
+    value, pull_back = jax.vjp(lambda x: nets.scale_gradient(x, scale), x)
+    np.testing.assert_allclose(value, x, rtol=1e-15)
+    np.testing.assert_allclose(pull_back(jnp.ones(3))[0], scale, rtol=1e-15)
+
+
+def test_features_of_opposite_observations_are_independent():
+    """A tanh network without biases would be odd: what is learned of an observation would hold, negated, of its opposite."""
+    net = nets.mlp((5,), (4096,))
+    params = net.init(np.random.default_rng(0))
+    obs = jnp.asarray(np.random.default_rng(1).normal(size=5), jnp.float32)
+    assert abs(np.corrcoef(net.apply(params, obs), net.apply(params, -obs))[0, 1]) < 0.9
+    assert not np.allclose(net.apply(params, obs), -net.apply(params, -obs), atol=0.1)

@@ -312,7 +312,7 @@ def eval_command(argv: list[str]) -> int:
     if command.run.is_dir():
         settings, _ = results.settings_and_summary(command.run)
         results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
-        video.refuse_if_not_filmed(settings.env, command.video)
+        video.check_video(settings.env, command.video)
     elif not command.run.exists():
         raise SettingsError(f"{command.run} is neither a run nor a file of result.save()")
 

@@ -183,7 +183,7 @@ def flip(data: bytes) -> bytes:
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
-NOT_A_PACK = "{json} is damaged: it is not what a pack has"
+NOT_A_PACK = "{json} is damaged: it is not a complete pack"
 OTHER_COLUMNS = "{npz} is damaged: its sha256 is not the one in {name}"
 DAMAGES: list[tuple[str, str, Callable[[bytes], bytes]]] = [
     (".json", NOT_A_PACK, flip),

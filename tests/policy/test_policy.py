@@ -376,7 +376,7 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
             policy.film(tmp_path / name, show=False)
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ersac.SettingsError, match=r'a video needs imageio: pip install "ersac\[gym\]"'):
-        video.refuse_if_not_filmed(config.Gym(), tmp_path / "a.gif")
+        video.check_video(config.Gym(), tmp_path / "a.gif")
     assert not list(tmp_path.iterdir())
 
 

@@ -207,7 +207,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             raise disk.DiskError(f"{path} has format {number}; {known}")
         return records.unseal_json(data)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise disk.DiskError(f"{path} is damaged: it is not what a pack has") from None
+        raise disk.DiskError(f"{path} is damaged: it is not a complete pack") from None
 
 
 def _pack_columns(pack: Pack) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from ersac.envs.base import HostEnv, Spec, spec_of
 from ersac.envs.make import make_env, make_host_env, require_env_package
 from ersac.loops import devices
 from ersac.loops.host import to_host_env
-from ersac.policy.video import film, make_rendered_env, refuse_if_not_made
+from ersac.policy.video import film, make_rendered_env, require_env_factory
 from ersac.runs import checkpoint, disk, records
 from ersac.runs.checkpoint import array_form, flatten
 from ersac.runs.results import place_of, settings_and_summary
@@ -171,12 +171,12 @@ def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
         arrays = checkpoint.part(arrays, f"loop/{seed}/learner")
     else:
         arrays = {name: array[place] for name, array in checkpoint.part(arrays, "loop/carry/learner").items()}
-    refuse_if_from_python(settings)
+    require_stored_settings(settings)
     codec = senses_of(settings.env)
     return trained(settings, seed, codec, shaped(settings, codec.spec, arrays, directory))
 
 
-def refuse_if_from_python(settings: Experiment) -> None:
+def require_stored_settings(settings: Experiment) -> None:
     """SettingsError where settings that were read have no more than the text of what a learner is made of."""
     for path, _, value in config.leaves(settings):
         if path[-1] in ("torso", "estimator") and isinstance(value, str):
@@ -340,7 +340,7 @@ def load_policy(path: Path, **given: Any) -> Policy:
         if isinstance(error, SettingsError):
             raise
         raise disk.DiskError(f"{path} does not fit this version of ersac ({__version__})") from None
-    refuse_if_from_python(settings)
+    require_stored_settings(settings)
     learner = shaped(settings, codec.spec, checkpoint.part(arrays, "learner"), path)
     return Policy(trained(settings, seed, codec, learner))
 
@@ -393,7 +393,7 @@ def evaluation_env(trained: TrainedAgent, how: config.Evaluate) -> HostEnv:
     settings = trained.settings
     require_env_package(settings.env)
     if settings.env.on_host:
-        refuse_if_not_made(settings.env)
+        require_env_factory(settings.env)
         return make_host_env(dataclasses.replace(settings.env, envs=min(settings.env.envs, how.episodes)))
     env = make_env(settings.env)
     env_params = env.env_params(trained.seed)

@@ -37,7 +37,7 @@ VIDEOS = {
 }
 
 
-def refuse_if_not_filmed(env: config.Environment, path: Path | None) -> None:
+def check_video(env: config.Environment, path: Path | None) -> None:
     """SettingsError where a video is wanted and none can come of it; whether an environment draws itself is seen once it is made."""
     if path is None:
         return
@@ -47,10 +47,10 @@ def refuse_if_not_filmed(env: config.Environment, path: Path | None) -> None:
         raise SettingsError(f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed")
     for package in packages:
         require_package("a video", package, "gym")
-    refuse_if_not_made(env)
+    require_env_factory(env)
 
 
-def refuse_if_not_made(env: config.Gym) -> None:
+def require_env_factory(env: config.Gym) -> None:
     """SettingsError where settings that were read have no more than the text of what makes an environment."""
     if isinstance(env.make, str):
         raise SettingsError(f"{env.id} was made in Python; there, use result.evaluate(), or ersac.load(FILE, make=...).evaluate()")
@@ -60,7 +60,7 @@ def make_rendered_env(env: config.Gym, **options: Any) -> Any:
     """One environment of Gymnasium by itself, with options where its maker takes them."""
     from ersac.envs import gym
 
-    refuse_if_not_made(env)
+    require_env_factory(env)
     make = gym.resolve(env.id, **options) if env.make is None else partial(env.make, **(options if takes(env.make, options) else {}))
     try:
         with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def film(
     env: config.Environment, act: Callable[[Any], Any], begin: Callable[[], None], path: Path, seed: int, tell: Callable[[str], None]
 ) -> None:
     """Play episodes into a video, which is written once it is whole. `begin` is called before each episode, `act` for each action."""
-    refuse_if_not_filmed(env, path)
+    check_video(env, path)
     assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame looks for one although nothing is heard

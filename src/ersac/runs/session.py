@@ -71,7 +71,7 @@ class Session:
         if not self.recorder.chunks:
             return
         number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
-        # The recorder second: it is told what is spoilt while the first is fetched.
+        # The recorder second: seeds with non-finite numbers are reported while the loop is saved.
         tree = lambda: {
             "loop": loop_of(self.job.settings).snapshot(self.program, carry, self.on_nonfinite),
             "recorder": self.recorder.state(),
