@@ -16,7 +16,16 @@ from rich.table import Table
 
 from benchmarks.measure import Finding, Plan, ratio
 
-NAMES = ("bsuite_actor_critic", "bsuite_boot_dqn", "boot_dqn", "dense", "numba", "growth", "sampling", "host")
+NAMES = (
+    "bsuite_actor_critic",
+    "bsuite_boot_dqn",
+    "boot_dqn",
+    "dense",
+    "numba",
+    "growth",
+    "sampling",
+    "host",
+)
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "numba", "bsuite", "dm-haiku", "rlax")
 BUSY = 0.5  # of the cores: a load above it, before we start, is worth a word
 LINE_SECONDS = 2.0  # between plain lines of progress
@@ -53,7 +62,11 @@ def main(argv: list[str] | None = None) -> int:
     facts = machine()
     warn_if_busy(facts)
     findings = measure(options)
-    report = {"ratios": {finding.name: ratio(finding)._asdict() for finding in findings}, "measured": measured(findings), **facts}
+    report = {
+        "ratios": {finding.name: ratio(finding)._asdict() for finding in findings},
+        "measured": measured(findings),
+        **facts,
+    }
     print(markdown(findings, facts, options)) if options.markdown else show(findings, facts)
     if options.json:
         print(json.dumps(report), flush=True)
@@ -62,12 +75,29 @@ def main(argv: list[str] | None = None) -> int:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(prog="ersac bench", description="Measure side by side and print ratios with their spread.")
-    parser.add_argument("--quick", action="store_true", help="fewer depths and repeats: under a minute")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--repeats", type=positive, help="turns of each side (default 7; 3 with --quick)")
-    parser.add_argument("--seeds", type=positive, default=16, help="what 'many seeds' means (default 16)")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
+    parser = argparse.ArgumentParser(
+        prog="ersac bench", description="Measure side by side and print ratios with their spread."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer depths and repeats: under a minute"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=NAMES,
+        default=list(NAMES),
+        metavar="NAME",
+        help=f"of {', '.join(NAMES)}",
+    )
+    parser.add_argument(
+        "--repeats", type=positive, help="turns of each side (default 7; 3 with --quick)"
+    )
+    parser.add_argument(
+        "--seeds", type=positive, default=16, help="what 'many seeds' means (default 16)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="end with one JSON object on the last line"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the README's table")
     return parser.parse_args(argv)
 
@@ -85,7 +115,12 @@ def measure(options: argparse.Namespace) -> list[Finding]:
     from ersac.loops import devices
 
     devices.claim_cores()  # before jax's first use, whoever of the contestants that is
-    plan = Plan(options.quick, options.repeats or (3 if options.quick else 7), 0.3 if options.quick else 1.0, options.seeds)
+    plan = Plan(
+        options.quick,
+        options.repeats or (3 if options.quick else 7),
+        0.3 if options.quick else 1.0,
+        options.seeds,
+    )
     progress, findings = Progress(), []
     try:
         for name in NAMES:
@@ -99,16 +134,26 @@ def measure(options: argparse.Namespace) -> list[Finding]:
 def machine() -> dict[str, Any]:
     """What it was measured on, and when."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    facts = {"cpu": cpu(), "cores": os.cpu_count(), "memory_gb": round(memory, 1), "load": round(os.getloadavg()[0], 2)}
+    facts = {
+        "cpu": cpu(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory, 1),
+        "load": round(os.getloadavg()[0], 2),
+    }
     packages = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-    return {"machine": facts | packages, "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
+    return {
+        "machine": facts | packages,
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    }
 
 
 def cpu() -> str:
     """The processor's name, where the system tells."""
     try:
         with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+            return next(
+                line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+            )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 
@@ -117,13 +162,19 @@ def warn_if_busy(facts: dict[str, Any]) -> None:
     """Others at work on the same cores widen every spread."""
     load, cores = facts["machine"]["load"], facts["machine"]["cores"]
     if load > BUSY * cores:
-        print(f"ersac bench: the machine is busy (load {load} on {cores} cores); expect a wide spread", file=sys.stderr)
+        print(
+            f"ersac bench: the machine is busy (load {load} on {cores} cores); expect a wide spread",
+            file=sys.stderr,
+        )
 
 
 def measured(findings: list[Finding]) -> dict[str, dict[str, Any]]:
     """The two sides of every ratio, as medians."""
     median = statistics.median
-    return {each.name: {"above": median(each.above), "below": median(each.below), "unit": each.unit} for each in findings}
+    return {
+        each.name: {"above": median(each.above), "below": median(each.below), "unit": each.unit}
+        for each in findings
+    }
 
 
 def verdict(finding: Finding) -> str:
@@ -151,9 +202,7 @@ def three(number: float) -> str:
 def machine_line(facts: dict[str, Any]) -> str:
     """The machine and the date in one line."""
     its = facts["machine"]
-    return (
-        f"{its['cpu']}, {its['cores']} cores, {its['memory_gb']:.0f} GB; jax {its['jax']}; load {its['load']} before; {facts['date'][:10]}"
-    )
+    return f"{its['cpu']}, {its['cores']} cores, {its['memory_gb']:.0f} GB; jax {its['jax']}; load {its['load']} before; {facts['date'][:10]}"
 
 
 def show(findings: list[Finding], facts: dict[str, Any]) -> None:

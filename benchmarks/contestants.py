@@ -27,13 +27,19 @@ BOOT_DQN_WARM_STEPS = 140  # past the 128 of its least replay: from there on it 
 
 def ours(depth: int, seeds: int = 1, **changes: bool) -> Contestant:
     """The `ersac` preset on as many seeds as are asked for, by the library's own loop: on as many cores as it takes."""
-    chunks = device.run_device(device.prepare_device(api.make_settings(depth=depth, seeds=seeds, **changes)))
+    chunks = device.run_device(
+        device.prepare_device(api.make_settings(depth=depth, seeds=seeds, **changes))
+    )
     return ((chunk.episodes.ended.size, chunk.seconds) for chunk in chunks)
 
 
 def boot_dqn(depth: int) -> Contestant:
     """The `boot-dqn` preset on one seed, learning at every step."""
-    chunks = device.run_device(device.prepare_device(api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)))
+    chunks = device.run_device(
+        device.prepare_device(
+            api.make_settings(agent="boot-dqn", depth=depth, seeds=1, chunk=BOOT_DQN_WARM_STEPS)
+        )
+    )
     return ((chunk.episodes.ended.size, chunk.seconds) for chunk in chunks)
 
 
@@ -73,7 +79,10 @@ def randomly(step: Callable[[np.ndarray], Any], n_actions: int) -> Contestant:
 
 def dense_ours(depth: int) -> Contestant:
     """The same learner with one-hot inputs and dense optimisers; about as much work in each call at every depth."""
-    return dense.run(api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table"), rollouts=max(1, 12_500 // depth**2))
+    return dense.run(
+        api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table"),
+        rollouts=max(1, 12_500 // depth**2),
+    )
 
 
 def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
@@ -84,10 +93,16 @@ def ours_on_core(core: int, depth: int, seeds: int) -> Contestant:
 
 def kernel_on_core(core: int, depth: int) -> Contestant:
     """The hand-written kernel, one seed, on one core once it is compiled."""
-    settings = api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table", shared_reward_heads=True)
+    settings = api.make_settings(
+        depth=depth, seeds=1, agent="ersac-sampled", network="table", shared_reward_heads=True
+    )
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
-    scratch, steps, right = kernel.make_scratch(length), kernel.make_steps(length), action_map(depth, 0)
+    scratch, steps, right = (
+        kernel.make_scratch(length),
+        kernel.make_steps(length),
+        action_map(depth, 0),
+    )
     goals = np.zeros(KERNEL_ROLLOUTS * length // depth + 1, np.int8)
     while True:
         state.diver[3] = 0  # episodes are counted anew in every call

@@ -44,7 +44,9 @@ def look_up(tables: Tree, obs: Array) -> Tree:
 
 def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -> Array:
     """Descent at a rate per visit on a whole table [S, n], damped through counts as `rows.per_visit` damps duplicates."""
-    counts = jnp.sum(jax.nn.one_hot(obs.reshape(-1), len(gradient), dtype=gradient.dtype), axis=0)  # [S]
+    counts = jnp.sum(
+        jax.nn.one_hot(obs.reshape(-1), len(gradient), dtype=gradient.dtype), axis=0
+    )  # [S]
     damping = 1 + jnp.maximum(counts - 1, 0) * jnp.minimum(rate, 1.0)
     return -rate * rollout * gradient / damping[:, None]
 
@@ -58,12 +60,19 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     store = build.make_optimisers(settings, parts, 0.0).rows
     adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
     tau_adam = optax.adam(settings.risk.tau_learning_rate)
-    visit_rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": settings.uncertainty.reward_rate}
+    visit_rates = {
+        "policy": settings.policy_rate,
+        "value": settings.value_rate,
+        "uncertainty": settings.uncertainty.reward_rate,
+    }
 
     def init(rng: np.random.Generator) -> Learner:
         (dense, packed), log_tau, memory, _ = sparse.init(rng)
         params = Params(dense, jax.tree.map(jnp.asarray, store.unpack(packed)))
-        opt = {"shared": adam.init((dense, params.rows["torso"])), "log_tau": tau_adam.init(log_tau)}
+        opt = {
+            "shared": adam.init((dense, params.rows["torso"])),
+            "log_tau": tau_adam.init(log_tau),
+        }
         return Learner(params, log_tau, memory, opt)
 
     def act(learner: Learner, kept: Tree, obs: Array, gumbel: Array) -> tuple[Array, Array]:
@@ -74,20 +83,44 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, dict[str, Array]]:
         (dense, tables), log_tau, memory, opt = learner
         # Rows are damped by their rule, and tables keep no running means.
-        undamped, running = dict.fromkeys(visit_rates, jnp.ones(settings.rollout)), Running(jnp.zeros(()), jnp.zeros(()))
+        undamped, running = (
+            dict.fromkeys(visit_rates, jnp.ones(settings.rollout)),
+            Running(jnp.zeros(()), jnp.zeros(())),
+        )
 
-        def total(dense: Tree, tables: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-            one = lambda t: actor_critic_loss(settings, parts, Params(dense, look_up(tables, t.obs)), log_tau, memory, t, undamped, running)
+        def total(
+            dense: Tree, tables: Tree, log_tau: Array
+        ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+            one = lambda t: actor_critic_loss(
+                settings,
+                parts,
+                Params(dense, look_up(tables, t.obs)),
+                log_tau,
+                memory,
+                t,
+                undamped,
+                running,
+            )
             losses, aux = jax.vmap(one)(batch)
             return jnp.mean(losses), aux
 
-        gradients, (priority, _, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(dense, tables, log_tau)
+        gradients, (priority, _, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(
+            dense, tables, log_tau
+        )
         dense_gradient, table_gradient, tau_gradient = gradients
-        (dense_step, torso_step), shared_opt = adam.update((dense_gradient, table_gradient["torso"]), opt["shared"])
+        (dense_step, torso_step), shared_opt = adam.update(
+            (dense_gradient, table_gradient["torso"]), opt["shared"]
+        )
         tau_step, tau_opt = tau_adam.update(-tau_gradient, opt["log_tau"])
-        own = lambda name, rate: jax.tree.map(partial(visit_step, rate, settings.rollout, batch.obs), table_gradient[name])
-        table_step = {"torso": torso_step} | {name: own(name, rate) for name, rate in visit_rates.items()}
-        params = Params(optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step))
+        own = lambda name, rate: jax.tree.map(
+            partial(visit_step, rate, settings.rollout, batch.obs), table_gradient[name]
+        )
+        table_step = {"torso": torso_step} | {
+            name: own(name, rate) for name, rate in visit_rates.items()
+        }
+        params = Params(
+            optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step)
+        )
         opt = {"shared": shared_opt, "log_tau": tau_opt}
         log_tau = jnp.maximum(log_tau + tau_step, jnp.log(settings.risk.tau_min))
         return Learner(params, log_tau, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
@@ -99,20 +132,31 @@ def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float
     """Run one seed without end; yields the steps of each compiled call of that many rollouts, and the seconds they took."""
     env = make_env(settings.env)
     agent = dense_agent(settings.learner, env)
-    env_params, key = jnp.asarray(env.env_params(settings.run.seed)), jax.random.key(settings.run.seed)
+    env_params, key = (
+        jnp.asarray(env.env_params(settings.run.seed)),
+        jax.random.key(settings.run.seed),
+    )
     learner = agent.init(np.random.default_rng(settings.run.seed))
     carry = Carry(learner, init_actor(env, agent, env_params, learner, key), jnp.int32(0))
 
-    def body(carry: Carry, rollout_noise: RolloutNoise) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
-        actor, trajectory, facts = rollout(env, agent, env_params, carry.learner, carry.actor, rollout_noise)
+    def body(
+        carry: Carry, rollout_noise: RolloutNoise
+    ) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
+        actor, trajectory, facts = rollout(
+            env, agent, env_params, carry.learner, carry.actor, rollout_noise
+        )
         alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
         learner, _, metrics = learn(agent, replay.on_policy(), carry.learner, (), alone, key)
         return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
 
     @partial(jax.jit, donate_argnums=0)
     def chunk(carry: Carry) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
-        addresses = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(rollouts))
-        return jax.lax.scan(body, carry, jax.vmap(partial(draw_noise, settings.learner, agent))(addresses))
+        addresses = jax.vmap(jax.random.fold_in, (None, 0))(
+            key, carry.rollouts + jnp.arange(rollouts)
+        )
+        return jax.lax.scan(
+            body, carry, jax.vmap(partial(draw_noise, settings.learner, agent))(addresses)
+        )
 
     while True:
         began = time.perf_counter()

@@ -27,32 +27,57 @@ def measure(plan: Plan, tell: Tell) -> list[Finding]:
     found = paces_by(plan, tell, "depth", depths, BASE_DEPTH, contestants.ours)
     if plan.quick:
         return found
-    found += paces_by(plan, tell, "seeds", SEEDS, 1, lambda seeds: contestants.ours(SEEDS_DEPTH, seeds))
+    found += paces_by(
+        plan, tell, "seeds", SEEDS, 1, lambda seeds: contestants.ours(SEEDS_DEPTH, seeds)
+    )
     return found + footprints(tell)
 
 
-def paces_by(plan: Plan, tell: Tell, what: str, values: tuple[int, ...], base: int, make: Callable[[int], Contestant]) -> list[Finding]:
+def paces_by(
+    plan: Plan,
+    tell: Tell,
+    what: str,
+    values: tuple[int, ...],
+    base: int,
+    make: Callable[[int], Contestant],
+) -> list[Finding]:
     """The pace at each value against that at the base."""
-    made: dict[str, Contestant] = prepared({f"{what} {value}": partial(make, value) for value in values}, tell)
+    made: dict[str, Contestant] = prepared(
+        {f"{what} {value}": partial(make, value) for value in values}, tell
+    )
     paces = alternate(made, plan, tell)
     below = paces[f"{what} {base}"]
     name = lambda value: f"growth/{what}_{value}_over_{base}"
     meaning = lambda value: f"pace of ours at {what} {value} / at {what} {base}"
-    return [Finding(name(value), meaning(value), paces[f"{what} {value}"], below) for value in values if value != base]
+    return [
+        Finding(name(value), meaning(value), paces[f"{what} {value}"], below)
+        for value in values
+        if value != base
+    ]
 
 
 def footprints(tell: Tell) -> list[Finding]:
     """Memory and compile time against those of the smallest run, and what more seeds take beyond their arrays."""
-    cases = [(depth, 1) for depth in DEPTHS] + [(SEEDS_DEPTH, seeds) for seeds in SEEDS if seeds > 1] + [(DEPTHS[-1], MANY)]
+    cases = (
+        [(depth, 1) for depth in DEPTHS]
+        + [(SEEDS_DEPTH, seeds) for seeds in SEEDS if seeds > 1]
+        + [(DEPTHS[-1], MANY)]
+    )
     taken: dict[tuple[int, int], Footprint] = {}
     for depth, seeds in cases:
         tell(f"alone in a process: depth {depth}, seeds {seeds}")
         taken[depth, seeds] = next(resident(footprint, depth, seeds))
     least, deep, many = taken[cases[0]], taken[DEPTHS[-1], 1], taken[DEPTHS[-1], MANY]
     found = [against_least(depth, seeds, taken[depth, seeds], least) for depth, seeds in cases[1:]]
-    peak, carry = (many.peak_bytes - deep.peak_bytes) / 1e6, (many.carry_bytes - deep.carry_bytes) / 1e6
+    peak, carry = (
+        (many.peak_bytes - deep.peak_bytes) / 1e6,
+        (many.carry_bytes - deep.carry_bytes) / 1e6,
+    )
     meaning = f"peak memory / arrays, of {MANY - 1} seeds more at depth {DEPTHS[-1]}"  # 1 where nothing is ever copied
-    return [*itertools.chain(*found), Finding(f"growth/copies/depth_{DEPTHS[-1]}", meaning, [peak], [carry], "MB")]
+    return [
+        *itertools.chain(*found),
+        Finding(f"growth/copies/depth_{DEPTHS[-1]}", meaning, [peak], [carry], "MB"),
+    ]
 
 
 def against_least(depth: int, seeds: int, one: Footprint, least: Footprint) -> list[Finding]:
@@ -60,9 +85,27 @@ def against_least(depth: int, seeds: int, one: Footprint, least: Footprint) -> l
     what = f"depth {depth}, seeds {seeds} / depth {DEPTHS[0]}, seeds 1"
     where = f"depth_{depth}_seeds_{seeds}"
     return [
-        Finding(f"growth/arrays/{where}", f"arrays, {what}", [one.carry_bytes / 1e6], [least.carry_bytes / 1e6], "MB"),
-        Finding(f"growth/memory/{where}", f"peak memory, {what}", [one.peak_bytes / 1e6], [least.peak_bytes / 1e6], "MB"),
-        Finding(f"growth/compile/{where}", f"compile time, {what}", [one.compile_seconds], [least.compile_seconds], "s"),
+        Finding(
+            f"growth/arrays/{where}",
+            f"arrays, {what}",
+            [one.carry_bytes / 1e6],
+            [least.carry_bytes / 1e6],
+            "MB",
+        ),
+        Finding(
+            f"growth/memory/{where}",
+            f"peak memory, {what}",
+            [one.peak_bytes / 1e6],
+            [least.peak_bytes / 1e6],
+            "MB",
+        ),
+        Finding(
+            f"growth/compile/{where}",
+            f"compile time, {what}",
+            [one.compile_seconds],
+            [least.compile_seconds],
+            "s",
+        ),
     ]
 
 

@@ -101,19 +101,65 @@ class Scratch(NamedTuple):
     log_pi: np.ndarray  # [T, ACTIONS]
     entropy: np.ndarray  # [T]
     sigma2: np.ndarray  # [T]
-    count: np.ndarray  # [T+1]                 how often the state that stands first here stands in the rollout
+    count: (
+        np.ndarray
+    )  # [T+1]                 how often the state that stands first here stands in the rollout
 
 
 def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
     """The numbers of some settings: those of `ersac` with shared reward heads and no limit on logits, but for their floats."""
     s, risk, ensemble = settings, settings.risk, settings.uncertainty
-    if s.hidden != (WIDTH, WIDTH) or not ensemble.shared_reward_heads or ensemble.members != MEMBERS or ensemble.noise_variance is not None:
-        raise ValueError("the kernel has two layers of 64 and ten members that share them, without noise")
+    if (
+        s.hidden != (WIDTH, WIDTH)
+        or not ensemble.shared_reward_heads
+        or ensemble.members != MEMBERS
+        or ensemble.noise_variance is not None
+    ):
+        raise ValueError(
+            "the kernel has two layers of 64 and ten members that share them, without noise"
+        )
     if s.max_logit_gap is not None or s.critic != "sampled":
-        raise ValueError("the kernel has no limit on logits, and knows the bonus of the action taken")
-    adam = (s.learning_rate, s.b1, s.b2, math.log(s.b1), math.log(s.b2), risk.tau_learning_rate, 0.9, 0.999, 1e-8, math.log(risk.tau_min))
-    weights = (s.policy_rate, s.value_rate, ensemble.reward_rate, s.advantage_limit, s.value_weight, s.reward_weight)
-    return Numbers(*map(dtype, (0.0, 0.5, 1.0, MEMBERS, s.rollout, s.gamma, s.lam, *adam, *weights, ensemble.sigma_scale, 0.01 / depth)))
+        raise ValueError(
+            "the kernel has no limit on logits, and knows the bonus of the action taken"
+        )
+    adam = (
+        s.learning_rate,
+        s.b1,
+        s.b2,
+        math.log(s.b1),
+        math.log(s.b2),
+        risk.tau_learning_rate,
+        0.9,
+        0.999,
+        1e-8,
+        math.log(risk.tau_min),
+    )
+    weights = (
+        s.policy_rate,
+        s.value_rate,
+        ensemble.reward_rate,
+        s.advantage_limit,
+        s.value_weight,
+        s.reward_weight,
+    )
+    return Numbers(
+        *map(
+            dtype,
+            (
+                0.0,
+                0.5,
+                1.0,
+                MEMBERS,
+                s.rollout,
+                s.gamma,
+                s.lam,
+                *adam,
+                *weights,
+                ensemble.sigma_scale,
+                0.01 / depth,
+            ),
+        )
+    )
 
 
 def start(settings: config.Experiment, dtype: type = np.float32) -> State:
@@ -128,21 +174,35 @@ def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     rows[:, OWN : OWN + USED] = heads(tables, "own")
     rows[:, PRIOR:TOUCHED] = learner.memory.prior
     shared = shared_vector(dense).astype(dtype)
-    tau, time, diver = np.array([learner.log_tau, 0, 0], dtype), np.zeros(1, dtype), np.zeros(4, np.int64)
+    tau, time, diver = (
+        np.array([learner.log_tau, 0, 0], dtype),
+        np.zeros(1, dtype),
+        np.zeros(4, np.int64),
+    )
     visits, slot = np.zeros(env.n_states, np.int32), np.full(env.n_states, -1, np.int32)
-    return State(rows, shared, np.zeros_like(shared), np.zeros_like(shared), tau, time, diver, visits, slot)
+    return State(
+        rows, shared, np.zeros_like(shared), np.zeros_like(shared), tau, time, diver, visits, slot
+    )
 
 
 def heads(parts: dict, name: str) -> np.ndarray:
     """The three heads' arrays of that name side by side [..., USED]."""
-    return np.concatenate([np.asarray(parts[head][name]) for head in ("policy", "value", "uncertainty")], axis=-1)
+    return np.concatenate(
+        [np.asarray(parts[head][name]) for head in ("policy", "value", "uncertainty")], axis=-1
+    )
 
 
 def shared_vector(dense: dict) -> np.ndarray:
     """The library's dense parameters, or their gradient or moments, as the kernel lays them out [SHARED]."""
     (layer,) = dense["torso"]["layers"]
     pad = lambda x: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, HEADS - USED)]).ravel()
-    parts = (dense["torso"]["bias"], np.ravel(layer["w"]), layer["b"], pad(heads(dense, "w")), pad(heads(dense, "b")))
+    parts = (
+        dense["torso"]["bias"],
+        np.ravel(layer["w"]),
+        layer["b"],
+        pad(heads(dense, "w")),
+        pad(heads(dense, "b")),
+    )
     return np.concatenate([np.asarray(part) for part in parts])
 
 
@@ -157,10 +217,23 @@ def make_scratch(length: int, dtype: type = np.float32) -> Scratch:
     real = lambda *shape: np.zeros(shape, dtype)
     wide, narrow = (lambda: real(length + 1, WIDTH)), (lambda: real(length + 1, HEADS))
     per_step = (real(length, ACTIONS), real(length), real(length), real(length + 1))
-    return Scratch(real(ACTIONS, WIDTH), wide(), wide(), narrow(), narrow(), narrow(), wide(), wide(), real(SHARED), *per_step)
+    return Scratch(
+        real(ACTIONS, WIDTH),
+        wide(),
+        wide(),
+        narrow(),
+        narrow(),
+        narrow(),
+        wide(),
+        wide(),
+        real(SHARED),
+        *per_step,
+    )
 
 
-compiled = njit(fastmath=True, cache=True, error_model="numpy")  # a division that may raise cannot be a vector's
+compiled = njit(
+    fastmath=True, cache=True, error_model="numpy"
+)  # a division that may raise cannot be a vector's
 
 
 @compiled
@@ -186,7 +259,12 @@ def features_of_one(row, shared, hidden, features, n):
     for k in range(0, WIDTH, 4):  # four at a time: a quarter of the loads and stores
         h0, h1, h2, h3 = hidden[k], hidden[k + 1], hidden[k + 2], hidden[k + 3]
         for j in range(WIDTH):
-            features[j] += h0 * layer[k, j] + h1 * layer[k + 1, j] + h2 * layer[k + 2, j] + h3 * layer[k + 3, j]
+            features[j] += (
+                h0 * layer[k, j]
+                + h1 * layer[k + 1, j]
+                + h2 * layer[k + 2, j]
+                + h3 * layer[k + 3, j]
+            )
     for j in range(WIDTH):
         features[j] = features[j] if features[j] > n.zero else n.zero
 
@@ -225,7 +303,12 @@ def act(state, scratch, steps, n, right, goals, rng):
             reward = (n.one if across == depth - 1 else n.zero) - n.move_cost
         elif down == across:
             strayed = 1
-        steps.obs[t], steps.action[t], steps.reward[t], steps.log_mu[t] = obs, action, reward, log_1 if action else log_0
+        steps.obs[t], steps.action[t], steps.reward[t], steps.log_mu[t] = (
+            obs,
+            action,
+            reward,
+            log_1 if action else log_0,
+        )
         state.visits[obs] += 1
         down, across = down + 1, min(max(across + (1 if moves_right else -1), 0), depth - 1)
         steps.discount[t] = n.one
@@ -240,7 +323,13 @@ def act(state, scratch, steps, n, right, goals, rng):
 @compiled
 def forward(state, scratch, steps, n):
     """The network on every observation of the trajectory, and every head."""
-    shared, rows, hidden, features, out = state.shared, state.rows, scratch.hidden, scratch.features, scratch.out
+    shared, rows, hidden, features, out = (
+        state.shared,
+        state.rows,
+        scratch.hidden,
+        scratch.features,
+        scratch.out,
+    )
     for t in range(len(steps.obs)):
         row = rows[steps.obs[t]]
         for j in range(WIDTH):
@@ -276,7 +365,9 @@ def play(scratch, steps, tau, n):
             apart = scratch.out[t, REWARD + ACTIONS * k + steps.action[t]] - mean
             square += apart * apart
         scratch.sigma2[t] = n.sigma_scale * n.sigma_scale * square / n.members
-        total += ratio(scratch, steps, t, n) * (scratch.entropy[t] - n.half * scratch.sigma2[t] / (tau * tau))
+        total += ratio(scratch, steps, t, n) * (
+            scratch.entropy[t] - n.half * scratch.sigma2[t] / (tau * tau)
+        )
         real += steps.mask[t]
     return total / max(n.one, real)
 
@@ -284,7 +375,9 @@ def play(scratch, steps, tau, n):
 @compiled
 def ratio(scratch, steps, t, n):
     """V-trace's, clipped at one; 0 is a mask."""
-    return steps.mask[t] * min(n.one, math.exp(scratch.log_pi[t, steps.action[t]] - steps.log_mu[t]))
+    return steps.mask[t] * min(
+        n.one, math.exp(scratch.log_pi[t, steps.action[t]] - steps.log_mu[t])
+    )
 
 
 @compiled
@@ -304,12 +397,17 @@ def differentiate_heads(scratch, steps, tau, n):
         reward = steps.reward[t] + n.half * scratch.sigma2[t] / tau
         discount, value, following = n.gamma * steps.discount[t], out[t, VALUE], out[t + 1, VALUE]
         action_value = reward + discount * (following + n.lam * error)  # with the error of t + 1
-        error = rho * (reward - tau * log_pi + discount * following - value) + n.lam * discount * rho * error
+        error = (
+            rho * (reward - tau * log_pi + discount * following - value)
+            + n.lam * discount * rho * error
+        )
         advantage = rho * min(max(action_value - value, -limit), limit)
         for a in range(ACTIONS):
             pi = math.exp(scratch.log_pi[t, a])
             chosen = n.one if a == action else n.zero
-            climb = advantage * (chosen - pi) - rho * tau * pi * (scratch.log_pi[t, a] + scratch.entropy[t])
+            climb = advantage * (chosen - pi) - rho * tau * pi * (
+                scratch.log_pi[t, a] + scratch.entropy[t]
+            )
             d_out[t, a] = -share * climb / tau
             pull[t, a] = d_out[t, a]
         d_out[t, VALUE] = -share * error
@@ -321,14 +419,22 @@ def differentiate_heads(scratch, steps, tau, n):
             d_out[t, column] = share * (out[t, column] - steps.reward[t])
         for k in range(REWARD, USED):
             pull[t, k] = n.reward_weight * d_out[t, k]
-    for k in range(HEADS):  # the last observation is looked up and touched, but nothing is asked of it
+    for k in range(
+        HEADS
+    ):  # the last observation is looked up and touched, but nothing is asked of it
         d_out[length, k] = pull[length, k] = n.zero
 
 
 @compiled
 def backward(state, scratch, n):
     """From the heads' outputs to all that states share (`d_shared`) and to the rows of the first layer (`d_hidden`)."""
-    d, features, hidden, d_features, d_hidden = scratch.d_shared, scratch.features, scratch.hidden, scratch.d_features, scratch.d_hidden
+    d, features, hidden, d_features, d_hidden = (
+        scratch.d_shared,
+        scratch.features,
+        scratch.hidden,
+        scratch.d_features,
+        scratch.d_hidden,
+    )
     d[:] = n.zero
     np.dot(features.T, scratch.d_out, heads_of(d))
     np.dot(scratch.pull, heads_of(state.shared).T, d_features)
@@ -351,7 +457,12 @@ def move_shared(state, scratch, time, n):
     """Adam on all that states share."""
     rate = n.learning_rate / (n.one - n.b1**time)
     correction = n.one / (n.one - n.b2**time)
-    shared, moment, square, gradient = state.shared, state.shared_moment, state.shared_square, scratch.d_shared
+    shared, moment, square, gradient = (
+        state.shared,
+        state.shared_moment,
+        state.shared_square,
+        scratch.d_shared,
+    )
     for i in range(SHARED):
         moment[i] = n.b1 * moment[i] + (n.one - n.b1) * gradient[i]
         square[i] = n.b2 * square[i] + (n.one - n.b2) * gradient[i] * gradient[i]

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 Tell = Callable[[str], None]  # says what is being done; 'stage: detail'
-Contestant = Iterator[tuple[int, float]]  # next() takes environment steps and gives (steps, seconds), without end; the first one compiles
+Contestant = Iterator[
+    tuple[int, float]
+]  # next() takes environment steps and gives (steps, seconds), without end; the first one compiles
 
 
 class Plan(NamedTuple):
@@ -108,13 +110,17 @@ def receive(process: SpawnProcess, here: Connection) -> Any:
         failed, what = here.recv()
     except (EOFError, ConnectionResetError):
         process.join()
-        raise RuntimeError(f"a process of the benchmark ended with code {process.exitcode} and no answer") from None
+        raise RuntimeError(
+            f"a process of the benchmark ended with code {process.exitcode} and no answer"
+        ) from None
     if failed:
         raise RuntimeError(what)
     return what
 
 
-def _serve(there: Connection, make: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]) -> None:
+def _serve(
+    there: Connection, make: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]
+) -> None:
     try:
         stream = make(*arguments)
         while there.recv():

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-PACKAGES = {"stable_baselines3": "stable-baselines3"} | {name: name for name in ("gymnasium", "minigrid", "jax", "tyro", "rich")}
+PACKAGES = {"stable_baselines3": "stable-baselines3"} | {
+    name: name for name in ("gymnasium", "minigrid", "jax", "tyro", "rich")
+}
 PPO_ENVS = 16  # as many as ours acts in
 LINE_SECONDS = 10.0
 
@@ -24,7 +26,9 @@ def main(argv: list[str] | None = None) -> None:
     """Train, and write what happened."""
     missing = [name for name in ("ersac", *PACKAGES) if importlib.util.find_spec(name) is None]
     if missing:
-        sys.exit(f"peers: no {', '.join(missing)} here: pip install {' '.join(PACKAGES.values())}, and ersac's src on PYTHONPATH")
+        sys.exit(
+            f"peers: no {', '.join(missing)} here: pip install {' '.join(PACKAGES.values())}, and ersac's src on PYTHONPATH"
+        )
 
     from ersac.runs import disk
     from ersac.sweeps.ladder import TASKS
@@ -39,23 +43,38 @@ def main(argv: list[str] | None = None) -> None:
     diary = Diary(steps, TASKS[options.task].env.target)
     began = time.monotonic()
     AGENTS[options.agent](options.task, options.seed, steps, diary)
-    told = {"task": options.task, "agent": f"sb3-{options.agent}", "seed": options.seed, "steps": steps, **diary.predicted()}
+    told = {
+        "task": options.task,
+        "agent": f"sb3-{options.agent}",
+        "seed": options.seed,
+        "steps": steps,
+        **diary.predicted(),
+    }
     told["seconds"] = round(time.monotonic() - began, 1)
-    told["versions"] = {name: metadata.version(name) for name in ("stable-baselines3", "gymnasium", "torch", "numpy")}
+    told["versions"] = {
+        name: metadata.version(name)
+        for name in ("stable-baselines3", "gymnasium", "torch", "numpy")
+    }
     disk.make_directory(options.json.parent)
     disk.write(options.json, (json.dumps(told) + "\n").encode())
     last = diary.returns[-100:]
-    print(f"{len(diary.returns):,} episodes, return of the last {len(last)}: {np.mean(last) if last else float('nan'):.4g}")
+    print(
+        f"{len(diary.returns):,} episodes, return of the last {len(last)}: {np.mean(last) if last else float('nan'):.4g}"
+    )
 
 
 def parsed(argv: list[str] | None, tasks: list[str]) -> argparse.Namespace:
     """The options."""
-    parser = argparse.ArgumentParser(prog="benchmarks/peers.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks/peers.py", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--task", choices=tasks, required=True)
     parser.add_argument("--agent", choices=list(AGENTS), required=True)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--steps", type=int, help="by default as many as the ladder has")
-    parser.add_argument("--json", type=Path, required=True, help="the file to write, which must not be there yet")
+    parser.add_argument(
+        "--json", type=Path, required=True, help="the file to write, which must not be there yet"
+    )
     return parser.parse_args(argv)
 
 

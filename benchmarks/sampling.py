@@ -58,7 +58,9 @@ def tree_set(tree: Array, slots: Array, new: Array) -> Array:
 
 
 def contestant(
-    draw: Callable[[Array, Key], Array], put: Callable[[Array, Array, Array], Array], make: Callable[[Array], Array]
+    draw: Callable[[Array, Key], Array],
+    put: Callable[[Array, Array, Array], Array],
+    make: Callable[[Array], Array],
 ) -> Contestant:
     """Draws and new priorities without end, on one core."""
     state = make(jax.random.uniform(jax.random.key(0), (SLOTS,)))

@@ -18,12 +18,15 @@ def halfway_beliefs(seed: int) -> Beliefs:
     env_params = mdps.deep_sea_mdp(DEPTH, seed)
     seen = jnp.asarray(np.random.default_rng(seed).random(env_params.reward.shape) < 0.5)
     return Beliefs(
-        env_params._replace(reward=jnp.where(seen, env_params.reward, 0)), jnp.where(seen, 0, 0.01).astype(env_params.reward.dtype)
+        env_params._replace(reward=jnp.where(seen, env_params.reward, 0)),
+        jnp.where(seen, 0, 0.01).astype(env_params.reward.dtype),
     )
 
 
 def main() -> None:
-    beliefs = jax.tree.map(lambda *x: jnp.stack(x), *[halfway_beliefs(seed) for seed in range(SOLVES)])
+    beliefs = jax.tree.map(
+        lambda *x: jnp.stack(x), *[halfway_beliefs(seed) for seed in range(SOLVES)]
+    )
     solve = jax.jit(jax.vmap(klearning.solve))
     began = time.perf_counter()
     solution = jax.block_until_ready(solve(beliefs))
@@ -36,8 +39,12 @@ def main() -> None:
     terms = jax.jit(jax.vmap(klearning.response_terms))(beliefs, solution.tau)
     off = np.abs(np.asarray(jnp.log(2 * solution.tau**2 * terms[1] / terms[0])))
     best = min(times)
-    print(f"{SOLVES:,} exact K-learning solves of DeepSea {DEPTH}, tau* included: {best:.2f} s ({1e3 * best / SOLVES:.2f} ms each)")
-    print(f"tau* from {solution.tau.min():.4f} to {solution.tau.max():.4f}, first-order condition off by at most {off.max():.1e}")
+    print(
+        f"{SOLVES:,} exact K-learning solves of DeepSea {DEPTH}, tau* included: {best:.2f} s ({1e3 * best / SOLVES:.2f} ms each)"
+    )
+    print(
+        f"tau* from {solution.tau.min():.4f} to {solution.tau.max():.4f}, first-order condition off by at most {off.max():.1e}"
+    )
 
 
 if __name__ == "__main__":

@@ -15,8 +15,13 @@ SMALL = {"depth": 6, "seeds": 2, "episodes": 300, "chunk": 10, "hidden": (8, 8),
 
 
 def test_train_returns_what_it_writes(tmp_path):
-    result = ersac.train("deep-sea", agent="ersac", out=tmp_path / "run", stop_when_solved=False, **SMALL)
-    assert [len(facts.goals) for facts in result.seeds] == [300, 300]  # the budget, not the end of the last chunk
+    result = ersac.train(
+        "deep-sea", agent="ersac", out=tmp_path / "run", stop_when_solved=False, **SMALL
+    )
+    assert [len(facts.goals) for facts in result.seeds] == [
+        300,
+        300,
+    ]  # the budget, not the end of the last chunk
     seeds, metrics, moments = records.read_facts(tmp_path / "run")
     for told, kept in zip(result.seeds, seeds, strict=True):
         np.testing.assert_array_equal(told.goals, kept.goals)
@@ -24,7 +29,9 @@ def test_train_returns_what_it_writes(tmp_path):
     np.testing.assert_array_equal(result.metrics.told["tau"], metrics.told["tau"])
     assert result.steps_per_second == pytest.approx(result.steps / result.run_seconds)
     assert 0 < result.run_seconds < result.wall_seconds
-    assert result.steps == 2 * 10 * 50 * len(metrics.step)  # seeds, rollouts a chunk, steps a rollout, chunks
+    assert result.steps == 2 * 10 * 50 * len(
+        metrics.step
+    )  # seeds, rollouts a chunk, steps a rollout, chunks
     np.testing.assert_array_equal(result.map_snapshots[-1].sigma, moments[-1].sigma)
     with pytest.raises(ersac.SettingsError, match="already holds something"):
         ersac.train("deep-sea", out=tmp_path / "run", **SMALL)

@@ -14,7 +14,9 @@ def solved(**settings) -> list[int | None]:
 @pytest.mark.parametrize(("depth", "episodes"), [(10, 1500), (20, 3000), (40, 8000)])
 def test_ersac_solves_held_out_seeds_within_the_budget(depth, episodes):
     """With networks, as it comes."""
-    assert all(found is not None for found in solved(depth=depth, seeds=8, seed=1000, episodes=episodes))
+    assert all(
+        found is not None for found in solved(depth=depth, seeds=8, seed=1000, episodes=episodes)
+    )
 
 
 @pytest.mark.slow

@@ -11,36 +11,81 @@ import pytest
 from ersac.runs import records
 
 
-def ersac(*argv: str, cwd: Path, code: str = "from ersac.cli import main; main()") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *argv], cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+def ersac(
+    *argv: str, cwd: Path, code: str = "from ersac.cli import main; main()"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
 
 
 # An import of jax under this command line would be a traceback, and so a failure.
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; from ersac.cli import main; main()"
 BAD = [
-    (("train", "deep-sea", "--depth", "0"), "--depth must be a whole number between 1 and 1000, not 0"),
-    (("train", "deep-sea", "--depth", "-3"), "--depth must be a whole number between 1 and 1000, not -3"),
-    (("train", "deep-sea", "--depth", "deep"), "--depth must be a whole number between 1 and 1000, not 'deep'"),
+    (
+        ("train", "deep-sea", "--depth", "0"),
+        "--depth must be a whole number between 1 and 1000, not 0",
+    ),
+    (
+        ("train", "deep-sea", "--depth", "-3"),
+        "--depth must be a whole number between 1 and 1000, not -3",
+    ),
+    (
+        ("train", "deep-sea", "--depth", "deep"),
+        "--depth must be a whole number between 1 and 1000, not 'deep'",
+    ),
     (("train", "deep-sea", "--depth=deep"), "not 'deep'"),
     (("train", "deep-sea", "--agent", "ersca"), "unknown agent 'ersca'; did you mean ersac?"),
-    (("train", "deep-sea", "--lambda", "1.5"), "--lambda must be a number between 0 and 1, not 1.5"),
-    (("train", "deep-sea", "--seeds", "-2"), "--seeds must be a whole number between 1 and 10000, not -2"),
+    (
+        ("train", "deep-sea", "--lambda", "1.5"),
+        "--lambda must be a number between 0 and 1, not 1.5",
+    ),
+    (
+        ("train", "deep-sea", "--seeds", "-2"),
+        "--seeds must be a whole number between 1 and 10000, not -2",
+    ),
     (("train", "deep-sea", "--hidden", "64", "x"), "--hidden must be one or more of"),
     (("train", "deep-sea", "--dept", "5"), "did you mean --depth?"),
-    (("train", "deep-sea", "--agent", "vanilla", "--tau0", "1"), "unknown option --tau0 of agent vanilla"),
-    (("train", "deep-sea", "--agent", "boot-dqn", "--tau0", "1"), "unknown option --tau0 of agent boot-dqn"),
+    (
+        ("train", "deep-sea", "--agent", "vanilla", "--tau0", "1"),
+        "unknown option --tau0 of agent vanilla",
+    ),
+    (
+        ("train", "deep-sea", "--agent", "boot-dqn", "--tau0", "1"),
+        "unknown option --tau0 of agent boot-dqn",
+    ),
     (("train", "deep-sea", "--uncertainty", "count"), "did you mean counts?"),
-    (("train", "deep-sea", "--agent", "boot-dqn", "--uncertainty", "counts"), "--uncertainty of agent boot-dqn; known: --members,"),
-    (("train", "deep-sea", "--agent", "boot-dqn", "--replay", "0"), "--replay must be a whole number between 1 and 10000000, not 0"),
-    (("train", "deep-sea", "--agent", "boot-dqm"), "unknown agent 'boot-dqm'; did you mean boot-dqn?"),
-    (("train", "deep-sea", "--agent", "boot-dqn", "--repaly", "5"), "unknown option --repaly of agent boot-dqn; did you mean --replay?"),
+    (
+        ("train", "deep-sea", "--agent", "boot-dqn", "--uncertainty", "counts"),
+        "--uncertainty of agent boot-dqn; known: --members,",
+    ),
+    (
+        ("train", "deep-sea", "--agent", "boot-dqn", "--replay", "0"),
+        "--replay must be a whole number between 1 and 10000000, not 0",
+    ),
+    (
+        ("train", "deep-sea", "--agent", "boot-dqm"),
+        "unknown agent 'boot-dqm'; did you mean boot-dqn?",
+    ),
+    (
+        ("train", "deep-sea", "--agent", "boot-dqn", "--repaly", "5"),
+        "unknown option --repaly of agent boot-dqn; did you mean --replay?",
+    ),
     (("train", "deep-sea", "--replay", "5"), "unknown option --replay of agent ersac"),
     (("train", "deep-sea", "surplus"), "surplus"),
     (("train", "deepsea"), "did you mean deep-sea?"),
     (("trian", "deep-sea"), "did you mean train?"),
     (("theory", "deep-see"), "did you mean deep-sea?"),
     (("theory", "deep-sea", "--agent", "klearning"), "did you mean k-learning?"),
-    (("theory", "deep-sea", "--depth", "deep"), "--depth must be a whole number between 1 and 1000, not 'deep'"),
+    (
+        ("theory", "deep-sea", "--depth", "deep"),
+        "--depth must be a whole number between 1 and 1000, not 'deep'",
+    ),
     (("theory", "--draws", "1"), "--draws must be a whole number at least 2, not 1"),
     (("theory", "--out", "taken"), "already holds something"),
     (("train", "deep-sea", "--out", "taken"), "already holds something"),
@@ -48,7 +93,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "words"), BAD, ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+@pytest.mark.parametrize(
+    ("argv", "words"), BAD, ids=lambda x: " ".join(x) if isinstance(x, tuple) else ""
+)
 def test_bad_input_is_one_line_and_exit_code_2_before_jax(tmp_path, argv, words):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "run.txt").write_text("precious")
@@ -64,7 +111,15 @@ def test_bad_input_is_one_line_and_exit_code_2_before_jax(tmp_path, argv, words)
 
 @pytest.mark.parametrize(
     "argv",
-    [(), ("--help",), ("train",), ("train", "deep-sea", "--help"), ("theory", "--help"), ("theory", "deep-sea", "--help"), ("--version",)],
+    [
+        (),
+        ("--help",),
+        ("train",),
+        ("train", "deep-sea", "--help"),
+        ("theory", "--help"),
+        ("theory", "deep-sea", "--help"),
+        ("--version",),
+    ],
 )
 def test_help_needs_no_jax(tmp_path, argv):
     done = ersac(*argv, cwd=tmp_path, code=WITHOUT_JAX)
@@ -74,18 +129,56 @@ def test_help_needs_no_jax(tmp_path, argv):
 
 def test_help_explains_every_setting(tmp_path):
     text = ersac("train", "deep-sea", "--help", cwd=tmp_path, code=WITHOUT_JAX).stdout
-    for option in ("--depth", "--gamma", "--lambda", "--tau0", "--prior-scale", "--rollout", "--no-stop-when-solved", "--json", "--out"):
+    for option in (
+        "--depth",
+        "--gamma",
+        "--lambda",
+        "--tau0",
+        "--prior-scale",
+        "--rollout",
+        "--no-stop-when-solved",
+        "--json",
+        "--out",
+    ):
         assert option in text
 
 
 def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path):
-    done = ersac("train", "deep-sea", "--depth", "20", "--seeds", "4", "--seed", "1000", "--episodes", "5000", "--json", cwd=tmp_path)
+    done = ersac(
+        "train",
+        "deep-sea",
+        "--depth",
+        "20",
+        "--seeds",
+        "4",
+        "--seed",
+        "1000",
+        "--episodes",
+        "5000",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
     told = json.loads(last)
     assert lines[0].startswith("episode ")
-    assert {"agent", "env", "depth", "seeds", "episodes", "steps", "steps_per_second", "compile_seconds", "wall_seconds"} <= set(told)
-    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == ("ersac", "deep-sea", 20, 4)
+    assert {
+        "agent",
+        "env",
+        "depth",
+        "seeds",
+        "episodes",
+        "steps",
+        "steps_per_second",
+        "compile_seconds",
+        "wall_seconds",
+    } <= set(told)
+    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == (
+        "ersac",
+        "deep-sea",
+        20,
+        4,
+    )
     assert all(solved is not None and solved <= 5000 for solved in told["solved_reliable"])
     assert told["solved_reliable"] == [row["solved_reliable"] for row in told["per_seed"]]
     assert told["episodes"] < 5000  # it stopped when all were solved
@@ -108,10 +201,28 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
 
 
 def test_theory_on_a_sea_ends_with_one_json_object_like_train(tmp_path):
-    done = ersac("theory", "deep-sea", "--depth", "9", "--agent", "k-learning", "--seeds", "3", "--seed", "1000", "--json", cwd=tmp_path)
+    done = ersac(
+        "theory",
+        "deep-sea",
+        "--depth",
+        "9",
+        "--agent",
+        "k-learning",
+        "--seeds",
+        "3",
+        "--seed",
+        "1000",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == ("k-learning", "deep-sea", 9, 3)
+    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == (
+        "k-learning",
+        "deep-sea",
+        9,
+        3,
+    )
     assert [row["seed"] for row in told["per_seed"]] == [1000, 1001, 1002]
     for row in told["per_seed"]:
         assert row["first_goal"] <= row["solved_bsuite"] <= 100

@@ -12,7 +12,10 @@ from ersac.config import SettingsError
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_name_means_two_things(name):
-    names = [path[-1] for path, _, _ in config.leaves(config.Experiment(learner=PRESETS[name], agent=name))]
+    names = [
+        path[-1]
+        for path, _, _ in config.leaves(config.Experiment(learner=PRESETS[name], agent=name))
+    ]
     assert len(names) == len(set(names))
 
 

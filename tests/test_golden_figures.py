@@ -51,7 +51,9 @@ def figure_numbers(name: str, out: Path) -> dict[str, Any]:
     wanted = [(packed, instance) for instance in instances(name)]
     made_of, _, scale = name.rpartition("-table-")
     own = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (made_of,)]
-    found = {label: figures.make_figure(label, wanted, scale, "", out) for label in own or ANY_SWEEP}
+    found = {
+        label: figures.make_figure(label, wanted, scale, "", out) for label in own or ANY_SWEEP
+    }
     return {label: only_numbers(told) for label, told in found.items()}
 
 

@@ -14,7 +14,9 @@ MODULES = {path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
 
 def read_order() -> dict[str, int]:
     """The line of docs/architecture.md, from the lowest, in which a module or a package stands."""
-    block = PAGE.read_text().partition("## Import order")[2].partition("```\n")[2].partition("```")[0]
+    block = (
+        PAGE.read_text().partition("## Import order")[2].partition("```\n")[2].partition("```")[0]
+    )
     lines = [line.partition("#")[0].split() for line in block.splitlines()]
     return {name: height for height, names in enumerate(lines) for name in names}
 
@@ -31,7 +33,11 @@ def imported(path: Path) -> set[str]:
     """The modules of ersac that a file imports, wherever in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "ersac":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == "ersac"
+        ):
             module = node.module.removeprefix("ersac").removeprefix(".")
             inside = {f"{module}.{alias.name}".removeprefix(".") for alias in node.names}
             found |= (inside & MODULES) or {module}
@@ -61,7 +67,13 @@ def test_a_name_is_defined_in_one_module_only():
 
 
 def test_only_disk_writes():
-    writes = re.compile(r"""open\([^)]*["'][wax]b?\+?["']|\.write_(text|bytes)\(|\.mkdir\(|np\.save|os\.replace|savefig\((?!buffer)""")
+    writes = re.compile(
+        r"""open\([^)]*["'][wax]b?\+?["']|\.write_(text|bytes)\(|\.mkdir\(|np\.save|os\.replace|savefig\((?!buffer)"""
+    )
     in_memory = re.compile(r"np\.savez(_compressed)?\(buffer")
-    guilty = [path.name for path in FILES if path.name != "disk.py" and writes.search(in_memory.sub("", path.read_text()))]
+    guilty = [
+        path.name
+        for path in FILES
+        if path.name != "disk.py" and writes.search(in_memory.sub("", path.read_text()))
+    ]
     assert not guilty

@@ -19,13 +19,17 @@ from ersac.envs.base import Box, Discrete, Spec
 from ersac.types import Params, Trajectory
 
 HIDDEN = (8, 6)
-FLAX = nn.Sequential((nn.Conv(2, (3, 3)), nn.relu, lambda x: x.reshape(*x.shape[:-3], -1), nn.Dense(5)))
+FLAX = nn.Sequential(
+    (nn.Conv(2, (3, 3)), nn.relu, lambda x: x.reshape(*x.shape[:-3], -1), nn.Dense(5))
+)
 
 
 @pytest.mark.parametrize("space", [Box((84, 84, 4), is_bytes=True), Box((10, 10, 7))])
 def test_images_of_games(space):
     """As they come, seen through the lens: bytes of 84 x 84 with the filters of DQN, a small board with those of MinAtar."""
-    normaliser = make_normaliser(config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.NO_NORMALISATION)
+    normaliser = make_normaliser(
+        config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.NO_NORMALISATION
+    )
     net = nets.convolutional(space.shape, HIDDEN)
     params = net.init(np.random.default_rng(0))
     obs = np.random.default_rng(1).integers(0, 256 if space.is_bytes else 2, (3, *space.shape))
@@ -35,7 +39,9 @@ def test_images_of_games(space):
     assert features.shape == (3, HIDDEN[-1])
     assert 0.01 < features.std() < 10
     kernels = [layer["w"].shape for layer in params["convolutions"]]
-    assert kernels == ([(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64)] if space.is_bytes else [(3, 3, 7, 16)])
+    assert kernels == (
+        [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64)] if space.is_bytes else [(3, 3, 7, 16)]
+    )
 
 
 def test_filters_fit_into_images_of_any_size():
@@ -75,7 +81,10 @@ def test_a_random_network_is_as_wide_everywhere(make, shape):
     prior = nets.random_net(make(shape, (64,)), shape, 4000, scale=0.3)
     params = jax.tree.map(jnp.asarray, prior.init(np.random.default_rng(0)))
     one = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    told = {unit: np.asarray(prior.apply(params, jnp.asarray(unit * one))) for unit in (-1.0, 0.0, 1e-3, 1.0, 1e3)}
+    told = {
+        unit: np.asarray(prior.apply(params, jnp.asarray(unit * one)))
+        for unit in (-1.0, 0.0, 1e-3, 1.0, 1e3)
+    }
     for each in told.values():
         assert each.std() == pytest.approx(0.3, rel=0.06)
     assert abs(np.corrcoef(told[-1.0], told[1.0])[0, 1]) < 0.5
@@ -91,12 +100,22 @@ def test_a_torso_of_ones_own_needs_arrays(kind):
     assert make_networks(network, Box((6, 7, 2))).torso.width == 5
 
 
-@pytest.mark.parametrize(("side", "stride", "shape"), [(3, 1, (10, 9, 4)), (8, 4, (84, 36, 2)), (4, 2, (9, 10, 3)), (3, 3, (3, 3, 1))])
+@pytest.mark.parametrize(
+    ("side", "stride", "shape"),
+    [(3, 1, (10, 9, 4)), (8, 4, (84, 36, 2)), (4, 2, (9, 10, 3)), (3, 3, (3, 3, 1))],
+)
 def test_patches_times_filters_are_a_convolution(side, stride, shape):
     rng = np.random.default_rng(0)
-    images, filters = jnp.asarray(rng.normal(size=(2, *shape))), jnp.asarray(rng.normal(size=(side, side, shape[-1], 5)))
-    wanted = jax.lax.conv_general_dilated(images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    np.testing.assert_allclose(nets.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4)
+    images, filters = (
+        jnp.asarray(rng.normal(size=(2, *shape))),
+        jnp.asarray(rng.normal(size=(side, side, shape[-1], 5))),
+    )
+    wanted = jax.lax.conv_general_dilated(
+        images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(
+        nets.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4
+    )
 
 
 WIDE = 1024
@@ -139,17 +158,30 @@ def test_a_mirrored_network_says_nothing_at_first(observed, hidden):
     net = Mirrored(space, hidden, 3, 0.1)
     first = net.params.rows.get("first", net.params.dense.get("first"))
     np.testing.assert_array_equal(*np.split(first, 2, axis=1))
-    np.testing.assert_array_equal(*np.split(net.params.dense["top"] * jnp.repeat(jnp.array([1, -1]), hidden[-1] // 2)[:, None], 2))
+    np.testing.assert_array_equal(
+        *np.split(
+            net.params.dense["top"] * jnp.repeat(jnp.array([1, -1]), hidden[-1] // 2)[:, None], 2
+        )
+    )
     every = lambda params: np.abs(jax.vmap(lambda one: net.told(params, one))(obs)).max()
     assert every(net.params) < 1e-6
-    assert every(jax.tree.map(lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), net.params)) > 1e-3
+    assert (
+        every(
+            jax.tree.map(
+                lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), net.params
+            )
+        )
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize("observed", OBSERVATIONS)
 @pytest.mark.parametrize("hidden", [(WIDE,), (WIDE, WIDE)], ids=["one layer", "two layers"])
 @pytest.mark.parametrize("upper_share", [0.1, 0.5])
 @pytest.mark.parametrize("init_scale", [1.0, 16.0])
-def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share(observed, hidden, upper_share, init_scale):
+def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share(
+    observed, hidden, upper_share, init_scale
+):
     space, obs = OBSERVATIONS[observed]
     net = Mirrored(space, hidden, 32, upper_share, init_scale=init_scale)
     first, upper = np.mean([net.shares(one) for one in obs], axis=0)
@@ -170,7 +202,9 @@ def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden
     def corrected(one):
         def of_output(out, target):
             loss = lambda params: 0.5 * jnp.square(net.told(params, one)[out] - target)
-            after = jax.tree.map(lambda x, slope: x - rate * slope, net.params, jax.grad(loss)(net.params))
+            after = jax.tree.map(
+                lambda x, slope: x - rate * slope, net.params, jax.grad(loss)(net.params)
+            )
             return net.told(after, one)[out] / target
 
         return jax.lax.map(lambda x: of_output(*x), (jnp.arange(16), jnp.geomspace(1e-3, 1.0, 16)))
@@ -179,11 +213,17 @@ def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden
 
 
 @pytest.mark.parametrize(("init_scale", "is_lazy"), [(1.0, False), (16.0, True)])
-def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large_initial_scale(init_scale, is_lazy):
+def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large_initial_scale(
+    init_scale, is_lazy
+):
     """Descent to an output of 20 at one of 25 integers, as a logit goes: the kernel is then as it was, or has doubled."""
     net = Mirrored(Discrete(25), (128,), 2, 0.1, init_scale=init_scale)
     loss = lambda params: 0.5 * jnp.square(net.told(params, 3)[0] - 20.0)
-    step = jax.jit(lambda params: jax.tree.map(lambda x, slope: x - 0.05 * slope, params, jax.grad(loss)(params)))
+    step = jax.jit(
+        lambda params: jax.tree.map(
+            lambda x, slope: x - 0.05 * slope, params, jax.grad(loss)(params)
+        )
+    )
 
     def kernel(params: Params) -> float:
         slopes = jax.grad(lambda params: net.told(params, 3)[0])(params)
@@ -200,12 +240,25 @@ def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large
 def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):
     """`sqrt(n) one_hot` has, with its constant, a root mean square of 1 as it is; n of its n + 1 inputs are the table's."""
     n, hidden = 25, (12, 8)
-    looked_up, dense = Mirrored(Discrete(n), hidden, 3, 0.1, seed=3), Mirrored(Box((n,)), hidden, 3, 0.1, seed=4)
-    stirred = jax.tree.map(lambda x: x + 0.3 * jnp.asarray(np.random.default_rng(x.size).normal(size=x.shape)), looked_up.params)
+    looked_up, dense = (
+        Mirrored(Discrete(n), hidden, 3, 0.1, seed=3),
+        Mirrored(Box((n,)), hidden, 3, 0.1, seed=4),
+    )
+    stirred = jax.tree.map(
+        lambda x: x + 0.3 * jnp.asarray(np.random.default_rng(x.size).normal(size=x.shape)),
+        looked_up.params,
+    )
     table = stirred.rows["first"] * ((n + 1) / n) ** 0.5
-    same = Params(stirred.dense | {"first": jnp.concatenate([table, jnp.zeros((1, hidden[0]))])}, {})
+    same = Params(
+        stirred.dense | {"first": jnp.concatenate([table, jnp.zeros((1, hidden[0]))])}, {}
+    )
     told = jax.vmap(lambda obs: looked_up.told(stirred, obs))(jnp.arange(n))
-    np.testing.assert_allclose(jax.vmap(lambda obs: dense.told(same, obs))(n**0.5 * jnp.eye(n)), told, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        jax.vmap(lambda obs: dense.told(same, obs))(n**0.5 * jnp.eye(n)),
+        told,
+        rtol=1e-12,
+        atol=1e-13,
+    )
     assert np.abs(told).max() > 0.1
 
 
@@ -228,7 +281,9 @@ def seen(obs: np.ndarray) -> jax.Array:
     normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
     ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
     t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
-    return normaliser.obs(normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), t), obs)
+    return normaliser.obs(
+        normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), t), obs
+    )
 
 
 RNG = np.random.default_rng(5)

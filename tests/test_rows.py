@@ -28,7 +28,9 @@ def batches(rows_in_batch: int, steps: int = 30):
         yield index, jax.tree.map(lambda width: rng.normal(size=(rows_in_batch, width)), WIDTHS)
 
 
-@pytest.mark.parametrize("rows_in_batch", [1, 17, rows.EQUALITY_LIMIT + 40])  # below and above the sort
+@pytest.mark.parametrize(
+    "rows_in_batch", [1, 17, rows.EQUALITY_LIMIT + 40]
+)  # below and above the sort
 @pytest.mark.parametrize("b2", [0.9, 0.999])
 def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, rows_in_batch):
     rule, dense_rule = rows.row_adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
@@ -38,13 +40,23 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
 
     @jax.jit
     def both(data, time, dense, dense_state, index, gradients):
-        whole = jax.tree.map(lambda table, part: jnp.zeros_like(table).at[index].add(part), dense, gradients)
+        whole = jax.tree.map(
+            lambda table, part: jnp.zeros_like(table).at[index].add(part), dense, gradients
+        )
         step, dense_state = dense_rule.update(whole, dense_state)
-        return store.update(data, time, index, gradients), optax.apply_updates(dense, step), dense_state
+        return (
+            store.update(data, time, index, gradients),
+            optax.apply_updates(dense, step),
+            dense_state,
+        )
 
     for time, (index, gradients) in enumerate(batches(rows_in_batch), start=1):
-        data, dense, dense_state = both(data, jnp.asarray(time), dense, dense_state, jnp.asarray(index), gradients)
-    for sparse, whole, first in zip(*map(jax.tree.leaves, (store.unpack(data), dense, draw_tables(1))), strict=True):
+        data, dense, dense_state = both(
+            data, jnp.asarray(time), dense, dense_state, jnp.asarray(index), gradients
+        )
+    for sparse, whole, first in zip(
+        *map(jax.tree.leaves, (store.unpack(data), dense, draw_tables(1))), strict=True
+    ):
         np.testing.assert_allclose(sparse, whole, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(sparse[STATES // 2 :], first[STATES // 2 :])
         assert np.abs(np.asarray(sparse) - first).max() > 0
@@ -53,31 +65,43 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
 def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
     store = rows.store(rows.row_adam(0.1, b1=0.9), 2)
     data = jnp.asarray(store.pack(np.ones((STATES, 2))))
-    look = lambda row, gradient, time: store.update(data, jnp.asarray(time), jnp.array([row]), jnp.full((1, 2), gradient))
+    look = lambda row, gradient, time: store.update(
+        data, jnp.asarray(time), jnp.array([row]), jnp.full((1, 2), gradient)
+    )
     data = look(3, 1.0, 1)
     moved = np.asarray(store.unpack(data)[3])
     for time in range(2, 7):
         data = look(7, 1.0, time)
     np.testing.assert_array_equal(store.unpack(data)[3], moved)
     data = look(3, 0.0, 7)
-    np.testing.assert_allclose(data[3, 2:4], 0.1 * 0.9**6, atol=1e-12)  # the first moment: six steps since, decayed at once
+    np.testing.assert_allclose(
+        data[3, 2:4], 0.1 * 0.9**6, atol=1e-12
+    )  # the first moment: six steps since, decayed at once
 
 
 def test_a_clock_that_begins_again_forgets_no_step():
     """Single precision counts as far as the clock goes; a run may go further."""
     store = rows.store(rows.row_adam(0.1, b1=0.5), 1)
     data = jnp.asarray(store.pack(np.ones((STATES, 1), np.float32)))
-    look = lambda data, time: store.update(data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1)))
+    look = lambda data, time: store.update(
+        data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1))
+    )
     data = look(data, rows.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
     for time in (rows.CLOCK + 1, rows.CLOCK + 2, 2 * rows.CLOCK + 4):
         before, idle = data[3, 1], store.recall(data, jnp.asarray(time), jnp.array([3]))[2]
         data = look(data, time)
         assert data[3, 1] == before * 0.5 ** int(idle[0, 0])
-    assert [int(store.recall(data, jnp.asarray(2 * rows.CLOCK + later), jnp.array([3]))[2][0, 0]) for later in (4, 5, 9)] == [0, 1, 5]
+    assert [
+        int(store.recall(data, jnp.asarray(2 * rows.CLOCK + later), jnp.array([3]))[2][0, 0])
+        for later in (4, 5, 9)
+    ] == [0, 1, 5]
 
 
 def test_what_is_recalled_is_what_was_kept(float64):
-    store, tables = rows.store({"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS), draw_tables(0)
+    store, tables = (
+        rows.store({"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS),
+        draw_tables(0),
+    )
     data, index = jnp.asarray(store.pack(tables)), jnp.array([3, 5, 5])
     ones = jax.tree.map(lambda width: jnp.ones((3, width)), WIDTHS)
     data = store.update(data, jnp.asarray(1), index, ones)
@@ -96,19 +120,28 @@ def test_packing_loses_nothing():
     index = jnp.array([[3, 5], [5, 0]])
     looked_up = store.look_up(data, index)
     assert jax.tree.structure(looked_up) == jax.tree.structure(tables)
-    for table, unpacked, found in zip(*map(jax.tree.leaves, (tables, store.unpack(data), looked_up)), strict=True):
+    for table, unpacked, found in zip(
+        *map(jax.tree.leaves, (tables, store.unpack(data), looked_up)), strict=True
+    ):
         np.testing.assert_allclose(unpacked, table, rtol=1e-6)
         np.testing.assert_array_equal(found, unpacked[index])
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=rows.EQUALITY_LIMIT + 30), st.integers(0, 2**31 - 1))
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=rows.EQUALITY_LIMIT + 30),
+    st.integers(0, 2**31 - 1),
+)
 def test_duplicates_are_summed_for_every_occurrence(index, seed):
-    index = index + [index[-1]] * (-len(index) % 79)  # few lengths, so that few programs are compiled
+    index = index + [index[-1]] * (
+        -len(index) % 79
+    )  # few lengths, so that few programs are compiled
     gradient = np.random.default_rng(seed).integers(-8, 8, (len(index), 2)).astype(np.float32)
     total = np.zeros((10, 2), np.float32)
     np.add.at(total, index, gradient)
-    np.testing.assert_array_equal(rows.sum_duplicates(jnp.array(index), jnp.asarray(gradient)), total[index])
+    np.testing.assert_array_equal(
+        rows.sum_duplicates(jnp.array(index), jnp.asarray(gradient)), total[index]
+    )
 
 
 def test_a_visit_corrects_its_share_of_a_squared_error(float64):
@@ -116,7 +149,9 @@ def test_a_visit_corrects_its_share_of_a_squared_error(float64):
     store = rows.store(rows.per_visit(rate, steps), 1)
     data, index = jnp.asarray(store.pack(np.zeros((STATES, 1)))), jnp.array([4, 8, 8, 8, 1])
     loss = lambda looked_up: jnp.sum(0.5 * jnp.square(looked_up - target)) / steps
-    table = store.unpack(store.update(data, jnp.asarray(1), index, jax.grad(loss)(store.look_up(data, index))))
+    table = store.unpack(
+        store.update(data, jnp.asarray(1), index, jax.grad(loss)(store.look_up(data, index)))
+    )
     assert float(table[4, 0]) == pytest.approx(rate * target)
     assert float(table[8, 0]) == pytest.approx(3 * rate / (1 + 2 * rate) * target)
 
@@ -131,5 +166,10 @@ def test_no_number_of_visits_overshoots(rate, visits):
 def corrected(rate, visits):
     """Where a row at zero is after that many visits, in one batch, with an error of one."""
     store = rows.store(rows.per_visit(rate, visits), 1)
-    data, index = jnp.asarray(store.pack(np.zeros((2, 1), np.float32))), jnp.zeros(visits, jnp.int32)
-    return store.unpack(store.update(data, jnp.asarray(1), index, jnp.full((visits, 1), -1.0 / visits)))[0, 0]
+    data, index = (
+        jnp.asarray(store.pack(np.zeros((2, 1), np.float32))),
+        jnp.zeros(visits, jnp.int32),
+    )
+    return store.unpack(
+        store.update(data, jnp.asarray(1), index, jnp.full((visits, 1), -1.0 / visits))
+    )[0, 0]

@@ -18,19 +18,32 @@ from ersac.runs.session import loop_of, make_job, map_snapshot, run_session, sta
 if TYPE_CHECKING:
     from ersac.policy.policy import Policy
 
-__all__ = ["Result", "SettingsError", "load", "make_settings", "read_result", "run_experiment", "train"]
+__all__ = [
+    "Result",
+    "SettingsError",
+    "load",
+    "make_settings",
+    "read_result",
+    "run_experiment",
+    "train",
+]
 
 Where = str | Callable[[], Any]  # an environment's name, or what makes one of Gymnasium's
 
 
 def make_settings(
-    env: Where = "deep-sea", agent: str = "ersac", uncertainty: str | Callable[..., Any] | None = None, **changes: Any
+    env: Where = "deep-sea",
+    agent: str = "ersac",
+    uncertainty: str | Callable[..., Any] | None = None,
+    **changes: Any,
 ) -> Experiment:
     """Settings by name, checked: an agent's preset with some of its settings, or of its parts', changed."""
     where = resolve_env(env)
     if "lambda" in changes:
         changes["lam"] = changes.pop("lambda")
-    settings = Experiment(where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where))
+    settings = Experiment(
+        where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where)
+    )
     return check(override(settings, **changes))
 
 
@@ -39,8 +52,12 @@ def resolve_env(env: Where) -> config.Environment:
     if isinstance(env, str):
         return environment(env)
     if callable(env):
-        return config.Gym(id=getattr(getattr(env, "func", env), "__qualname__", type(env).__name__), make=env)
-    raise SettingsError(f"env must be a name, such as gym:CartPole-v1, or a class or function that makes one, not {config.shown(env)}")
+        return config.Gym(
+            id=getattr(getattr(env, "func", env), "__qualname__", type(env).__name__), make=env
+        )
+    raise SettingsError(
+        f"env must be a name, such as gym:CartPole-v1, or a class or function that makes one, not {config.shown(env)}"
+    )
 
 
 def train(
@@ -63,10 +80,23 @@ def train(
     """
     settings = make_settings(env, agent, uncertainty, **changes)
     track = check(Track(tensorboard, wandb))
-    return run_experiment(settings, None if out is None else Path(out), display.choose(show), resume, exact, track=track)
+    return run_experiment(
+        settings,
+        None if out is None else Path(out),
+        display.choose(show),
+        resume,
+        exact,
+        track=track,
+    )
 
 
-def load(path: str | Path, *, make: Callable[[], Any] | None = None, torso: Any = None, estimator: Any = None) -> "Policy":
+def load(
+    path: str | Path,
+    *,
+    make: Callable[[], Any] | None = None,
+    torso: Any = None,
+    estimator: Any = None,
+) -> "Policy":
     """The policy in a file of `result.save`: call it with an observation. It needs neither its environment nor its run.
 
     What was made in Python a file knows only by name: a torso and an estimator have to be given again, what makes the environment only
@@ -75,7 +105,9 @@ def load(path: str | Path, *, make: Callable[[], Any] | None = None, torso: Any 
     from ersac.policy import policy  # jax
 
     given = {"make": make, "torso": torso, "estimator": estimator}
-    return policy.load_policy(Path(path), **{name: value for name, value in given.items() if value is not None})
+    return policy.load_policy(
+        Path(path), **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def run_experiment(
@@ -95,21 +127,42 @@ def run_experiment(
         if settings.env.depth is not None:
             config.check_memory(settings)  # another's size is known once it is made
         if settings.env.on_host and isinstance(settings.env.make, str):
-            raise SettingsError(f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)")
+            raise SettingsError(
+                f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)"
+            )
         check_fits(settings.env, display.note)
         if out is not None:
             held.enter_context(records.hold_run(out, settings, resume))
             if records.ended_summary(out, settings):
                 display.note(f"{out} has ended already; --episodes can raise its budget")
-                return replace(read_result(out), settings=settings)  # which may have what only Python can give
+                return replace(
+                    read_result(out), settings=settings
+                )  # which may have what only Python can give
         session = start_session(make_job(settings, out), exact, began)
         held.callback(loop_of(settings).close, session.program)
-        carry = run_session(session, screen, held.enter_context(trackers.following(track, out, session.recorder)), poll)
+        carry = run_session(
+            session,
+            screen,
+            held.enter_context(trackers.following(track, out, session.recorder)),
+            poll,
+        )
         screen.close()
-        map_snapshots = session.recorder.two_moments(map_snapshot(session, carry)) if settings.env.has_maps else []
+        map_snapshots = (
+            session.recorder.two_moments(map_snapshot(session, carry))
+            if settings.env.has_maps
+            else []
+        )
         stats = (session.recorder.stats(), session.recorder.metrics(), map_snapshots)
         last = carry if out is None else None  # else it is in the last checkpoint
-        result = Result(settings, *stats, session.recorder.steps, *session.spent(), session.checkpointer.environment_changes, out, last)
+        result = Result(
+            settings,
+            *stats,
+            session.recorder.steps,
+            *session.spent(),
+            session.checkpointer.environment_changes,
+            out,
+            last,
+        )
         if out is not None:
             write_result(result, out)
         return result

@@ -259,11 +259,17 @@ def train_command(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
     env_name, *rest = argv
     env = config.environment(env_name)
-    named, uncertainty, network = (pick_option(option, rest) for option in ("--agent", "--uncertainty", "--network"))
+    named, uncertainty, network = (
+        pick_option(option, rest) for option in ("--agent", "--uncertainty", "--network")
+    )
     agent = "ersac" if named is None else named
-    default = TrainCommand(env, config.default_run(env), preset(agent, uncertainty, network, env), agent, uncertainty)
+    default = TrainCommand(
+        env, config.default_run(env), preset(agent, uncertainty, network, env), agent, uncertainty
+    )
     command = parse(default, f"ersac train {env_name}", f"agent {agent}", rest)
-    settings = config.check(config.Experiment(command.env, command.agent, command.learner, command.run))
+    settings = config.check(
+        config.Experiment(command.env, command.agent, command.learner, command.run)
+    )
 
     from ersac.runs import records
 
@@ -288,12 +294,21 @@ def resume(argv: list[str]) -> int:
     return go(settings, command.run, True, command.exact, command.track, command.output)
 
 
-def go(settings: config.Experiment, out: Path, resume: bool, exact: bool, track: config.Track, output: OutputOptions) -> int:
+def go(
+    settings: config.Experiment,
+    out: Path,
+    resume: bool,
+    exact: bool,
+    track: config.Track,
+    output: OutputOptions,
+) -> int:
     """Run, and say how it ended."""
     from ersac import api, display
 
     with exits.SignalWatcher() as watch:
-        result = api.run_experiment(settings, out, display.choose(not output.quiet), resume, exact, watch.poll, track)
+        result = api.run_experiment(
+            settings, out, display.choose(not output.quiet), resume, exact, watch.poll, track
+        )
     if not output.quiet:
         print_result(result)
     return finish(result.summary(), output)
@@ -325,7 +340,13 @@ def eval_command(argv: list[str]) -> int:
     where, agent = config.named(policy.settings.env), policy.settings.agent
     if show:
         tell_evaluation(f"{agent} on {where}, seed {policy.seed}", told)
-    whose = {"run": str(command.run), "env": where, "agent": agent, "seed": policy.seed, "episodes": how.episodes}
+    whose = {
+        "run": str(command.run),
+        "env": where,
+        "agent": agent,
+        "seed": policy.seed,
+        "episodes": how.episodes,
+    }
     return finish(whose | told, command.output)
 
 
@@ -341,14 +362,21 @@ def sweep(argv: list[str]) -> int:
     if not command.name:
         return exits.OK
     if command.tasks is not None or command.agents is not None:
-        raise SettingsError(f"--tasks and --agents choose from a ladder: ersac sweep ladder; {command.name} has none")
+        raise SettingsError(
+            f"--tasks and --agents choose from a ladder: ersac sweep ladder; {command.name} has none"
+        )
     home, wanted = plan_sweep(command.name, command.scale, command.engine, command.out)
     if command.pack is not None:
         return pack_command(command, home, wanted)
     if command.goals_only:
         raise SettingsError("--goals-only needs --pack FILE")
-    report = sweep_report(f"{command.name}-{command.scale}", wanted, home, command.engine, command.output)
-    finish({"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()}, command.output)
+    report = sweep_report(
+        f"{command.name}-{command.scale}", wanted, home, command.engine, command.output
+    )
+    finish(
+        {"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()},
+        command.output,
+    )
     report.verdict(home)
     return exits.OK
 
@@ -376,16 +404,29 @@ def run_ladder_command(command: SweepCommand) -> int:
         raise SettingsError(f"--pack and --goals-only are not for {command.name}")
     plan = ladder.plan_ladder(command.name, command.scale, command.tasks, command.agents)
     if command.engine != "local":
-        raise SettingsError(f"--engine {command.engine} is not for {command.name}, whose runs are one after the other: leave it out")
+        raise SettingsError(
+            f"--engine {command.engine} is not for {command.name}, whose runs are one after the other: leave it out"
+        )
     home = command.out or Path("runs") / "sweeps" / plan.title
 
     from ersac import api, display
 
     with exits.SignalWatcher() as watch:
-        climbed = ladder.run_ladder(plan, home, api.run_experiment, display.choose_for_sweep(not command.output.quiet), watch.poll)
+        climbed = ladder.run_ladder(
+            plan,
+            home,
+            api.run_experiment,
+            display.choose_for_sweep(not command.output.quiet),
+            watch.poll,
+        )
     rows = ladder.leave(plan, home, display.note)
     if not command.output.quiet:
-        print("\n".join([*ladder.ladder_lines(plan, climbed, rows), f"records, table and figures: {home}"]), flush=True)
+        print(
+            "\n".join(
+                [*ladder.ladder_lines(plan, climbed, rows), f"records, table and figures: {home}"]
+            ),
+            flush=True,
+        )
     finish({"out": str(home), **ladder.ladder_json(plan, climbed, rows)}, command.output)
     climbed.report.verdict(home)
     return exits.OK
@@ -402,7 +443,9 @@ def plan_sweep(name: str, scale: str, engine: str, out: Path | None) -> tuple[Pa
     return out or Path("runs") / "sweeps" / f"{name}-{scale}", catalogue.instances(chosen, size)
 
 
-def sweep_report(title: str, wanted: list[Any], home: Path, engine: str, output: OutputOptions) -> Any:
+def sweep_report(
+    title: str, wanted: list[Any], home: Path, engine: str, output: OutputOptions
+) -> Any:
     """Run what is missing of a sweep, and say how it ended."""
     from ersac import display
     from ersac.sweeps import engines, runner
@@ -422,7 +465,15 @@ def figure(argv: list[str]) -> int:
     from ersac.analysis import figures, pack
 
     if command.label not in figures.FIGURES:
-        print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *(f"  {label}" for label in figures.FIGURES)]))
+        print(
+            "\n".join(
+                [
+                    "usage: ersac figure LABEL --scale smoke|desk|paper",
+                    "",
+                    *(f"  {label}" for label in figures.FIGURES),
+                ]
+            )
+        )
     if not command.label:
         return exits.OK
     suffix = "-table" if command.network == "table" else ""
@@ -453,7 +504,9 @@ def runs(argv: list[str]) -> int:
 
     from ersac.sweeps import listing
 
-    with Console(stderr=True, quiet=command.output.quiet).status(f"reading {command.directory}") as status:
+    with Console(stderr=True, quiet=command.output.quiet).status(
+        f"reading {command.directory}"
+    ) as status:
         found = []
         for row in listing.rows(command.directory):
             found.append(row)
@@ -497,7 +550,9 @@ def theory(argv: list[str]) -> int:
         case ["deep-sea", *rest]:
             return theory_deep_sea(rest)
         case [word, *_] if not word.startswith("-"):
-            raise SettingsError(f"unknown subject '{word}' of theory{config.nearest(word, ['deep-sea'])}")
+            raise SettingsError(
+                f"unknown subject '{word}' of theory{config.nearest(word, ['deep-sea'])}"
+            )
     command = parse(TheoryCommand(), "ersac theory", "theory", argv)
     settings = config.check(command.settings)
 
@@ -534,7 +589,9 @@ def bench(argv: list[str]) -> int:
     """`ersac bench ...`: the benchmarks stand beside the package in a checkout, not in it."""
     checkout = Path(__file__).parents[2]
     if not (checkout / "benchmarks" / "__main__.py").exists():
-        raise SettingsError("ersac bench needs a checkout of the project, installed with: pip install --editable '.[dev]'")
+        raise SettingsError(
+            "ersac bench needs a checkout of the project, installed with: pip install --editable '.[dev]'"
+        )
     sys.path.insert(0, str(checkout))
     return int(importlib.import_module("benchmarks").main(argv))
 
@@ -552,7 +609,9 @@ def print_result(result: Any) -> None:
 
     tell_seeds(result.summary()["per_seed"])
     speed = f"{result.steps:,} steps at {result.steps_per_second:,.0f} steps/s, {result.compile_seconds:.1f} s compiling"
-    Console().print(f"{speed}; picture: {result.directory / 'picture.png'}", highlight=False, soft_wrap=True)
+    Console().print(
+        f"{speed}; picture: {result.directory / 'picture.png'}", highlight=False, soft_wrap=True
+    )
 
 
 def tell_evaluation(title: str, told: dict[str, Any]) -> None:
@@ -560,7 +619,10 @@ def tell_evaluation(title: str, told: dict[str, Any]) -> None:
     error = "" if told["stderr_return"] is None else f" ± {told['stderr_return']:.2g}"
     spread = f"from {told['min_return']:.4g} to {told['max_return']:.4g}"
     rest = f"length {told['mean_length']:,.1f}, goal in {told['goal_share']:.0%}"
-    print(f"{title}: return {told['mean_return']:.4g}{error} ({spread}), {rest} of {len(told['returns']):,} episodes", flush=True)
+    print(
+        f"{title}: return {told['mean_return']:.4g}{error} ({spread}), {rest} of {len(told['returns']):,} episodes",
+        flush=True,
+    )
 
 
 def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
@@ -568,14 +630,30 @@ def tell_seeds(per_seed: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    names = {"first_goal": "first goal", "solved_bsuite": "solved (bsuite)", "solved_reliable": "solved (reliable)"}
+    names = {
+        "first_goal": "first goal",
+        "solved_bsuite": "solved (bsuite)",
+        "solved_reliable": "solved (reliable)",
+    }
     if "mean_return" in per_seed[0]:  # an environment that bsuite has no rule for
-        names = {"mean_return": "return, last 100", "best_mean_return": "best", "solved_steps": "solved (steps)"}
+        names = {
+            "mean_return": "return, last 100",
+            "best_mean_return": "best",
+            "solved_steps": "solved (steps)",
+        }
     table = Table("seed", "episodes", *names.values(), box=None, header_style="bold")
     for row in per_seed:
         counts = (row[name] for name in ("episodes", *names))
         table.add_row(
-            str(row["seed"]), *("-" if count is None else f"{count:,.4g}" if isinstance(count, float) else f"{count:,}" for count in counts)
+            str(row["seed"]),
+            *(
+                "-"
+                if count is None
+                else f"{count:,.4g}"
+                if isinstance(count, float)
+                else f"{count:,}"
+                for count in counts
+            ),
         )
     Console().print(table)
 
@@ -584,12 +662,23 @@ def tell_comparisons(told: list[Any]) -> None:
     """Say how agents compare, four lines a pair."""
     for each in told:
         sides = [(each.agent, each.seeds, each.score, each.low, each.high)]
-        sides.append((each.other, each.other_seeds, each.other_score, each.other_low, each.other_high))
-        print(f"{each.env} after {each.steps:,} steps: return of the last 100 episodes, median over seeds (95 %)")
+        sides.append(
+            (each.other, each.other_seeds, each.other_score, each.other_low, each.other_high)
+        )
+        print(
+            f"{each.env} after {each.steps:,} steps: return of the last 100 episodes, median over seeds (95 %)"
+        )
         for agent, seeds, score, low, high in sides:
             print(f"  {agent:<16}  {score:.4g} ({low:.4g} to {high:.4g})  {seeds} seeds")
-        there = "is not there" if each.steps_to_other is None else f"is there for good after {each.steps_to_other:,} steps"
-        print(f"  {each.agent} is above in {each.improvement:.0%} of pairs of seeds, and {there}", flush=True)
+        there = (
+            "is not there"
+            if each.steps_to_other is None
+            else f"is there for good after {each.steps_to_other:,} steps"
+        )
+        print(
+            f"  {each.agent} is above in {each.improvement:.0%} of pairs of seeds, and {there}",
+            flush=True,
+        )
 
 
 def tell_runs(found: list[Any]) -> None:
@@ -603,7 +692,9 @@ def tell_runs(found: list[Any]) -> None:
         told = "" if row.agent is None else f"{row.agent}, {where}, seeds {row.seeds}"
         print(f"{row.run:<{width}}  {told:<32}  {solved:<16}  {row.words()}".rstrip())
     for sweep in listing.counts(found):
-        print(f"sweep {sweep.sweep}: {sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed ({sweep.directory})")
+        print(
+            f"sweep {sweep.sweep}: {sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed ({sweep.directory})"
+        )
     if not found:
         print("no runs here")
 
@@ -635,15 +726,23 @@ def explain(complaint: str, default: Any, whose: str, argv: list[str]) -> str:
     """What tyro would not take, as one line that says what it should have been."""
     hints = {config.option(path[-1], hint): hint for path, hint, _ in config.leaves(default)}
     known = [*hints, *(f"--no-{name[2:]}" for name, hint in hints.items() if hint is bool)]
-    words = [word.split("=")[0].replace("_", "-") if word.startswith("--") else word for word in argv]
+    words = [
+        word.split("=")[0].replace("_", "-") if word.startswith("--") else word for word in argv
+    ]
     for name in words:
         if name.startswith("--") and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            return f"unknown option {name} of {whose}" + (f"; did you mean {close[0]}?" if close else "; --help lists them")
+            return f"unknown option {name} of {whose}" + (
+                f"; did you mean {close[0]}?" if close else "; --help lists them"
+            )
     named = re.search(r"(?:parsing|argument) '?(--[a-z0-9-]+)", " ".join(complaint.split()))
     if named and named[1] in hints and named[1] in words:
         first, *rest = argv[words.index(named[1]) :]
-        given = [first.partition("=")[2]] if "=" in first else itertools.takewhile(lambda word: not word.startswith("--"), rest)
+        given = (
+            [first.partition("=")[2]]
+            if "=" in first
+            else itertools.takewhile(lambda word: not word.startswith("--"), rest)
+        )
         return f"{named[1]} must be {config.expected(hints[named[1]])}, not {config.shown(' '.join(given))}"
     plain = " ".join(re.sub(r"[^\x20-\x7e]+", " ", complaint).split())
     return config.cut(re.sub(r"^(.+?) (?=\1)| For full helptext.*", "", plain))

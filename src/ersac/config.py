@@ -35,7 +35,11 @@ class Range:
 
     def __contains__(self, value: float) -> bool:
         """Whether a number is inside; NaN and infinity never are. A whole number may be too long for a float: it is only compared."""
-        return (self.low < value if self.above else self.low <= value) and value <= self.high and value < math.inf
+        return (
+            (self.low < value if self.above else self.low <= value)
+            and value <= self.high
+            and value < math.inf
+        )
 
     def __str__(self) -> str:
         """As it reads after 'must be'."""
@@ -157,7 +161,9 @@ class Gym:
     """Processes that step them; 0: this one does. Worth it where a step takes over a millisecond."""
     target: float | None = None
     """The return from which on an episode counts as one that reached its goal; by default the environment's own threshold, if any."""
-    make: Annotated[Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
+    make: Annotated[
+        Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress
+    ] = None
     """What makes one, from Python only; by default Gymnasium, by its id."""
     frames: Annotated[int, Range(1, 64)] = 1
     """Observations that are stacked to one, the last ones."""
@@ -284,7 +290,9 @@ class CustomEstimator:
     """An estimator of your own, from Python: see docs/your-estimator.md."""
 
     name: Annotated[str, tyro.conf.Suppress] = ""
-    estimator: Annotated[Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress] = None
+    estimator: Annotated[
+        Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress
+    ] = None
     """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
 
 
@@ -321,12 +329,20 @@ class Replay:
 class ActorCritic:
     """The actor-critic learner: what a rollout is, and how it is learned from."""
 
-    METRICS: ClassVar = ("tau", "entropy", "sigma2")  # what it says of itself that is kept and shown
-    STEPS_PER_SECOND: ClassVar = 50_000  # of all seeds together: what any machine can be trusted with
+    METRICS: ClassVar = (
+        "tau",
+        "entropy",
+        "sigma2",
+    )  # what it says of itself that is kept and shown
+    STEPS_PER_SECOND: ClassVar = (
+        50_000  # of all seeds together: what any machine can be trusted with
+    )
     CHUNK_MOST: ClassVar = 100  # rollouts that are plenty for a compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
-    uncertainty: Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator = Ensemble()
+    uncertainty: (
+        Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator
+    ) = Ensemble()
     buffer: OnPolicy | Replay = OnPolicy()
     first_visit: bool = False
     """Count sigma only where an observation is met for the first time in its episode, as far as the rollout shows it: for layouts that are
@@ -422,7 +438,9 @@ class BootDQN:
 
 SHOWN = 100  # characters of a value that could not be used
 CHUNK_SECONDS = 2.0  # how long a signal may have to wait
-LEARNED_AT_ONCE = 2  # rollouts of a batch that take as long to learn from as one that is acted and learned from
+LEARNED_AT_ONCE = (
+    2  # rollouts of a batch that take as long to learn from as one that is acted and learned from
+)
 ENVIRONMENTS: dict[str, type[Environment]] = {"deep-sea": DeepSea, "gymnax": Gymnax, "gym": Gym}
 UNCERTAINTIES: dict[str, type[Estimator]] = {
     "ensemble": Ensemble,
@@ -505,7 +523,9 @@ def rollouts_per_chunk(settings: Experiment) -> int:
     learner, envs = settings.learner, settings.env.envs
     buffer = learner.buffer if isinstance(learner, ActorCritic) else None
     learned = (
-        1 + buffer.batch * buffer.updates / envs / LEARNED_AT_ONCE if isinstance(buffer, Replay) else 1
+        1 + buffer.batch * buffer.updates / envs / LEARNED_AT_ONCE
+        if isinstance(buffer, Replay)
+        else 1
     )  # against one update a rollout
     pace = min(learner.STEPS_PER_SECOND, settings.env.STEPS_PER_SECOND)
     fits = int(CHUNK_SECONDS * pace / (learned * settings.run.seeds * envs * learner.rollout))
@@ -533,39 +553,69 @@ def bytes_needed(settings: Experiment, size: EnvSize | None = None) -> int:
     states, n_actions, envs = size.states, size.n_actions, settings.env.envs
     steps = rollouts_per_chunk(settings) * settings.learner.rollout * envs
     match settings.learner:
-        case ActorCritic(uncertainty=uncertainty, buffer=buffer, hidden=hidden, rollout=length, critic=critic):
+        case ActorCritic(
+            uncertainty=uncertainty, buffer=buffer, hidden=hidden, rollout=length, critic=critic
+        ):
             members = uncertainty.members if isinstance(uncertainty, Ensemble | Posterior) else 0
             heads = members * n_actions if isinstance(uncertainty, Ensemble) else 0
             outputs = n_actions + (n_actions if critic == "all-actions" else 1)  # policy, value
-            own = 3 * hidden[0] + outputs + heads + 1  # the first layer with Adam's moments, the heads' rows, when a row was last touched
-            reading = outputs + (heads if isinstance(uncertainty, Ensemble) and uncertainty.shared_reward_heads else 0)
+            own = (
+                3 * hidden[0] + outputs + heads + 1
+            )  # the first layer with Adam's moments, the heads' rows, when a row was last touched
+            reading = outputs + (
+                heads
+                if isinstance(uncertainty, Ensemble) and uncertainty.shared_reward_heads
+                else 0
+            )
             layers = 3 * dense_size(hidden, reading)  # with Adam's moments
             if settings.learner.network == "mlp":  # three networks, moved by plain descent
-                wide = settings.learner.estimator_hidden if isinstance(uncertainty, Ensemble | Rnd) else (0,)
+                wide = (
+                    settings.learner.estimator_hidden
+                    if isinstance(uncertainty, Ensemble | Rnd)
+                    else (0,)
+                )
                 own = 2 * hidden[0] + wide[0] + 1
-                layers = upper_size(hidden, n_actions) + upper_size(hidden, outputs - n_actions) + upper_size(wide, heads)
+                layers = (
+                    upper_size(hidden, n_actions)
+                    + upper_size(hidden, outputs - n_actions)
+                    + upper_size(wide, heads)
+                )
             if not states:  # policy, value and heads have layers of their own
                 layers *= 3
                 layers += 9 * hidden[0] * size.observation_bytes
             observed = -(-size.observation_bytes // 4)
             kept = observed + length * (5 + observed + members)  # of a rollout
             replay, update = (
-                (buffer.capacity * (kept + 1), buffer.batch * length * 8 * sum(hidden)) if isinstance(buffer, Replay) else (0, 0)
+                (buffer.capacity * (kept + 1), buffer.batch * length * 8 * sum(hidden))
+                if isinstance(buffer, Replay)
+                else (0, 0)
             )
             drawn = members + 7 + observed
-        case BootDQN(members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance):
-            own = 4 * members * hidden[0] + 1  # with Adam's moments and what the target lags behind, when a row was last touched
-            layers = 4 * members * dense_size(hidden, n_actions)  # with Adam's moments and the target's
+        case BootDQN(
+            members=members, hidden=hidden, batch=batch, replay=slots, noise_variance=variance
+        ):
+            own = (
+                4 * members * hidden[0] + 1
+            )  # with Adam's moments and what the target lags behind, when a row was last touched
+            layers = (
+                4 * members * dense_size(hidden, n_actions)
+            )  # with Adam's moments and the target's
             if not states:  # the first layer is one of them, and priors are networks too
                 layers = 5 * members * (dense_size(hidden, n_actions) + hidden[0] * size.numbers)
             both = 2 * -(-size.observation_bytes // 4)  # of a transition: before it and after
             rewards = 1 if variance is None else members
-            replay = slots * (2 + both + rewards) + -(-slots * members // 4)  # of a mask each bit is a byte
+            replay = slots * (2 + both + rewards) + -(
+                -slots * members // 4
+            )  # of a mask each bit is a byte
             update = 16 * batch * members * sum(hidden)  # about what a batch passes through
             update += 2 * batch * (envs * both + size.numbers)  # drawn at once, then normalised
             drawn = members + batch + 8
     remembered = (members + 1) * n_actions + 2  # priors, counts, visits, the map of actions
-    return settings.run.seeds * 4 * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)
+    return (
+        settings.run.seeds
+        * 4
+        * (2 * (states * (own + remembered) + layers + replay) + update + steps * drawn)
+    )
 
 
 def upper_size(hidden: tuple[int, ...], outputs: int) -> int:
@@ -575,7 +625,9 @@ def upper_size(hidden: tuple[int, ...], outputs: int) -> int:
 
 def dense_size(hidden: tuple[int, ...], outputs: int) -> int:
     """Weights and biases of layers of those widths, but for the first weights: these are rows."""
-    return hidden[0] + sum((n_in + 1) * n_out for n_in, n_out in itertools.pairwise((*hidden, outputs)))
+    return hidden[0] + sum(
+        (n_in + 1) * n_out for n_in, n_out in itertools.pairwise((*hidden, outputs))
+    )
 
 
 def memory_bytes() -> int:
@@ -588,20 +640,34 @@ def check_memory(settings: Experiment, size: EnvSize | None = None) -> None:
     have, need = memory_bytes(), bytes_needed(settings, size)
     if need > have:
         names = {path[-1] for path, _, _ in leaves(settings)}
-        fit = ((name, largest(settings, name, have, size)) for name in ("capacity", "replay", "seeds") if name in names)
+        fit = (
+            (name, largest(settings, name, have, size))
+            for name in ("capacity", "replay", "seeds")
+            if name in names
+        )
         fits = [f"--{name} {most}" for name, most in fit if most]
-        smaller = ", ".join(f"--{name}" for name in ("depth", "envs", "hidden", "members", "batch", "rollout") if name in names)
+        smaller = ", ".join(
+            f"--{name}"
+            for name in ("depth", "envs", "hidden", "members", "batch", "rollout")
+            if name in names
+        )
         other = f"{fits[0]} would fit" if fits else f"choose a smaller {smaller} or --chunk"
         depth = settings.env.depth
         where = f"of {named(settings.env)}" if depth is None else f"at --depth {depth}"
         what = f"--seeds {settings.run.seeds} {where}"
-        raise SettingsError(f"{what} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}")
+        raise SettingsError(
+            f"{what} needs about {need / 1e9:,.0f} GB, and this machine has {have / 1e9:,.0f}; {other}"
+        )
 
 
 def largest(settings: Experiment, name: str, have: int, size: EnvSize | None = None) -> int:
     """The largest value of a setting, up to the one it has, for which a run fits, or 0."""
     now = next(value for path, _, value in leaves(settings) if path[-1] == name)
-    return bisect.bisect(range(1, now + 1), have, key=lambda value: bytes_needed(override(settings, **{name: value}), size))
+    return bisect.bisect(
+        range(1, now + 1),
+        have,
+        key=lambda value: bytes_needed(override(settings, **{name: value}), size),
+    )
 
 
 def named(env: Environment) -> str:
@@ -642,7 +708,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def pick(kind: str, word: str, known: dict[str, T]) -> T:
     """Look a name up, or say which name was probably meant."""
     if not isinstance(word, str) or word not in known:
-        raise SettingsError(f"unknown {kind} {shown(word)}{nearest(word if isinstance(word, str) else '', known)}")
+        raise SettingsError(
+            f"unknown {kind} {shown(word)}{nearest(word if isinstance(word, str) else '', known)}"
+        )
     return known[word]
 
 
@@ -650,7 +718,9 @@ def shown(value: Any) -> str:
     """Any value at all in one short line."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # of somebody else's making, or a whole number with more digits than Python writes
+    except (
+        Exception
+    ):  # of somebody else's making, or a whole number with more digits than Python writes
         text = f"a {type(value).__name__} that cannot be written down"
     return cut(text)
 
@@ -660,13 +730,18 @@ def cut(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def leaves(settings: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def leaves(
+    settings: Any, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Every setting below a dataclass as (path, annotated type, value)."""
     kind: Any = type(settings)
     hints = _hints(kind)
     for field in dataclasses.fields(settings):
         hint, value = hints[field.name], getattr(settings, field.name)
-        if any(isinstance(kind, type) and dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
+        if any(
+            isinstance(kind, type) and dataclasses.is_dataclass(kind)
+            for kind in (hint, *typing.get_args(hint))
+        ):
             yield from leaves(value, (*prefix, field.name))
         else:
             yield (*prefix, field.name), hint, value
@@ -694,7 +769,9 @@ def override(settings: T, **changes: Any) -> T:
 
 def floats(settings: Any) -> dict[str, float]:
     """The numbers that are traced: every float by its dotted path."""
-    return {".".join(path): value for path, _, value in leaves(settings) if isinstance(value, float)}
+    return {
+        ".".join(path): value for path, _, value in leaves(settings) if isinstance(value, float)
+    }
 
 
 def with_floats(settings: T, values: dict[str, Any]) -> T:
@@ -715,7 +792,9 @@ def check(settings: T) -> T:
         try:
             settings = replace_at(settings, path, _converted(hint, value))
         except (ValueError, OverflowError):
-            raise SettingsError(f"{option(path[-1], hint)} must be {expected(hint)}, not {shown(value)}") from None
+            raise SettingsError(
+                f"{option(path[-1], hint)} must be {expected(hint)}, not {shown(value)}"
+            ) from None
     return settings
 
 
@@ -738,7 +817,9 @@ def expected(hint: Any) -> str:
         case origin, (_, Callables(what), *_) if origin is Annotated:
             return f"{what} or none"
         case origin, (kind, *extras) if origin is Annotated:
-            return " ".join([expected(kind), *(str(extra) for extra in extras if isinstance(extra, Range))])
+            return " ".join(
+                [expected(kind), *(str(extra) for extra in extras if isinstance(extra, Range))]
+            )
     return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "text")
 
 
@@ -752,17 +833,24 @@ def _converted(hint: Any, value: Any) -> Any:
                 raise ValueError(value)
             return value
         case types.UnionType | typing.Union, kinds:
-            return None if value is None else _converted(next(kind for kind in kinds if kind is not type(None)), value)
+            return (
+                None
+                if value is None
+                else _converted(next(kind for kind in kinds if kind is not type(None)), value)
+            )
         case origin, (kind, *_) if origin is tuple:
             items = value.tolist() if hasattr(value, "tolist") else value
-            if not isinstance(items, list | tuple | range) or not items:  # others have no order, or no end, or are text
+            if (
+                not isinstance(items, list | tuple | range) or not items
+            ):  # others have no order, or no end, or are text
                 raise ValueError(value)
             return tuple(_converted(kind, item) for item in items)
         case origin, (kind, *extras) if origin is Annotated:
             value = _converted(kind, value)
             given = value is not None and not isinstance(value, NotStored)
             if any(
-                (isinstance(extra, Range) and value not in extra) or (isinstance(extra, Callables) and given and value not in extra)
+                (isinstance(extra, Range) and value not in extra)
+                or (isinstance(extra, Callables) and given and value not in extra)
                 for extra in extras
             ):
                 raise ValueError(value)

@@ -26,7 +26,9 @@ class Status(NamedTuple):
     told: dict[str, np.ndarray]  # what the learner says of itself
     solved: list[int | None]
     unit: str = "episodes"  # that is budgeted
-    returns: np.ndarray | None = None  # means of the last 100 episodes, where these tell more than goals
+    returns: np.ndarray | None = (
+        None  # means of the last 100 episodes, where these tell more than goals
+    )
 
 
 class Sweeping(NamedTuple):
@@ -93,7 +95,11 @@ def run_words(status: Status) -> str:
     spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
     done = sum(solved is not None for solved in status.solved)
     told = "".join(f"  {name} {spread(values, '.3g')}" for name, values in status.told.items())
-    reached = f"goal {spread(status.goal_share, '.2f')}" if status.returns is None else f"return {spread(status.returns, '.4g')}"
+    reached = (
+        f"goal {spread(status.goal_share, '.2f')}"
+        if status.returns is None
+        else f"return {spread(status.returns, '.4g')}"
+    )
     return (
         f"{status.unit.removesuffix('s')} {status.done:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
         f"  solved {done}/{len(status.seeds)}  {reached}{told}"
@@ -112,8 +118,14 @@ def sweep_words(status: Sweeping) -> str:
 
 def progress_bar(console: Console) -> Progress:
     """A bar with what is done, how long it took and how long it will."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    return Progress(*columns, TimeElapsedColumn(), TextColumn("{task.fields[eta]}"), console=console)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+    )
+    return Progress(
+        *columns, TimeElapsedColumn(), TextColumn("{task.fields[eta]}"), console=console
+    )
 
 
 class Bar:
@@ -126,7 +138,12 @@ class Bar:
 
     def show(self, status: Sweeping) -> None:
         """Redraw."""
-        self.progress.update(self.task, description=sweep_words(status), total=status.steps_wanted, completed=status.steps)
+        self.progress.update(
+            self.task,
+            description=sweep_words(status),
+            total=status.steps_wanted,
+            completed=status.steps,
+        )
 
     def close(self) -> None:
         """Stop redrawing."""
@@ -147,13 +164,23 @@ class Screen:
     def show(self, status: Status) -> None:
         """Redraw."""
         text = f"{status.done:,} of {status.budget:,} {status.unit}, {status.steps_per_second:,.0f} steps/s"
-        self.progress.update(self.task, description=text, total=status.budget, completed=status.done, eta=f"eta {eta(status)}")
+        self.progress.update(
+            self.task,
+            description=text,
+            total=status.budget,
+            completed=status.done,
+            eta=f"eta {eta(status)}",
+        )
         reached = "goal, last 100" if status.returns is None else "return, last 100"
         table = Table("seed", reached, *status.told, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved[i] is None else f"{status.solved[i]:,}"
             numbers = (f"{values[i]:.3g}" for values in status.told.values())
-            share = f"{status.goal_share[i]:.0%}" if status.returns is None else f"{status.returns[i]:.4g}"
+            share = (
+                f"{status.goal_share[i]:.0%}"
+                if status.returns is None
+                else f"{status.returns[i]:.4g}"
+            )
             table.add_row(str(seed), share, *numbers, solved)
         hidden = len(status.seeds) - self.ROWS
         if hidden > 0:

@@ -50,7 +50,9 @@ def normal(rng: Rng, shape: tuple[int, ...], scale: float) -> np.ndarray:
 
 def linear(n_in: int, n_out: int, gain: float = 1.0, bias: float = 0.0) -> Net:
     """`x w + b` with normal weights of standard deviation gain / sqrt(n_in); `bias`: that of the biases."""
-    biases = lambda rng: normal(rng, (n_out,), bias) if bias else np.zeros(n_out, np.float32)  # of which none takes a draw
+    biases = lambda rng: (
+        normal(rng, (n_out,), bias) if bias else np.zeros(n_out, np.float32)
+    )  # of which none takes a draw
     return Net(
         lambda rng: {"w": normal(rng, (n_in, n_out), gain / n_in**0.5), "b": biases(rng)},
         lambda params, x: add_bias(x @ params["w"], params["b"]),
@@ -67,7 +69,10 @@ def row_torso(n_states: int, hidden: Sequence[int], row_scale: float) -> Torso:
     layers = [linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise(hidden)]
 
     def init(rng: Rng) -> Params:
-        dense = {"bias": np.zeros(hidden[0], np.float32), "layers": [net.init(rng) for net in layers]}
+        dense = {
+            "bias": np.zeros(hidden[0], np.float32),
+            "layers": [net.init(rng) for net in layers],
+        }
         return Params(dense, {"first": normal(rng, (n_states, hidden[0]), row_scale)})
 
     def apply(dense: Tree, rows: Tree, obs: Array) -> Array:
@@ -136,17 +141,27 @@ FILTERS = (Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3, 1))  # those of 
 def convolutional(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
     """A ReLU network on images [height, width, channels]: filters chosen by their size, then layers of those widths."""
     least = min(shape[:2])
-    filters = FILTERS if least >= SMALL_IMAGE else SMALL_FILTERS if least >= SMALL_FILTERS[0].side else ()
+    filters = (
+        FILTERS if least >= SMALL_IMAGE else SMALL_FILTERS if least >= SMALL_FILTERS[0].side else ()
+    )
     channels = (shape[-1], *(each.channels for each in filters))
-    side = lambda pixels: functools.reduce(lambda n, each: (n - each.side) // each.stride + 1, filters, pixels)
+    side = lambda pixels: functools.reduce(
+        lambda n, each: (n - each.side) // each.stride + 1, filters, pixels
+    )
     flat = side(shape[0]) * side(shape[1]) * channels[-1]
-    layers = [linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise((flat, *hidden))]
+    layers = [
+        linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise((flat, *hidden))
+    ]
 
     def init(rng: Rng) -> Tree:
         fan_in = [each.side**2 * n_in for each, n_in in zip(filters, channels, strict=False)]
-        shapes = [(each.side, each.side, n_in, each.channels) for each, n_in in zip(filters, channels, strict=False)]
+        shapes = [
+            (each.side, each.side, n_in, each.channels)
+            for each, n_in in zip(filters, channels, strict=False)
+        ]
         convolutions = [
-            {"w": normal(rng, shape, (2 / n) ** 0.5), "b": np.zeros(shape[-1], np.float32)} for shape, n in zip(shapes, fan_in, strict=True)
+            {"w": normal(rng, shape, (2 / n) ** 0.5), "b": np.zeros(shape[-1], np.float32)}
+            for shape, n in zip(shapes, fan_in, strict=True)
         ]
         return {"convolutions": convolutions, "layers": [layer.init(rng) for layer in layers]}
 
@@ -170,7 +185,11 @@ def patches(x: Array, side: int, stride: int) -> Array:
     A product of matrices is left of a convolution. XLA has a fast one for the cores, but not where each seed has filters of its own.
     """
     last = lambda pixels, offset: pixels - side + offset + 1
-    shifted = [x[:, i : last(x.shape[1], i) : stride, j : last(x.shape[2], j) : stride] for i in range(side) for j in range(side)]
+    shifted = [
+        x[:, i : last(x.shape[1], i) : stride, j : last(x.shape[2], j) : stride]
+        for i in range(side)
+        for j in range(side)
+    ]
     return jnp.concatenate(shifted, axis=-1)
 
 
@@ -179,7 +198,9 @@ def flax_net(module: Any, shape: tuple[int, ...]) -> Net:
     try:
         hash(module)
     except (TypeError, ValueError) as error:
-        raise SettingsError("a torso has to be hashable, as all settings are: write its lists as tuples") from error
+        raise SettingsError(
+            "a torso has to be hashable, as all settings are: write its lists as tuples"
+        ) from error
 
     def init(rng: Rng) -> Tree:
         return module.init(jax.random.key(int(rng.integers(2**31))), jnp.zeros(shape))
@@ -193,14 +214,25 @@ def _leading(obs: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def dense_torso(net: Net, shape: tuple[int, ...]) -> Torso:
     """A network on observations that are no integers; it has no rows."""
-    width = jax.eval_shape(lambda obs: net.apply(net.init(np.random.default_rng(0)), obs), jnp.zeros(shape)).shape[-1]
-    return Torso(lambda rng: Params(net.init(rng), {}), lambda dense, rows, obs: net.apply(dense, obs), width, {})
+    width = jax.eval_shape(
+        lambda obs: net.apply(net.init(np.random.default_rng(0)), obs), jnp.zeros(shape)
+    ).shape[-1]
+    return Torso(
+        lambda rng: Params(net.init(rng), {}),
+        lambda dense, rows, obs: net.apply(dense, obs),
+        width,
+        {},
+    )
 
 
 def linear_head(width: int, n_out: int, gain: float) -> Head:
     """A linear head, without rows."""
     net = linear(width, n_out, gain)
-    return Head(lambda rng: Params(net.init(rng), {}), lambda dense, rows, obs, features: net.apply(dense, features), {})
+    return Head(
+        lambda rng: Params(net.init(rng), {}),
+        lambda dense, rows, obs, features: net.apply(dense, features),
+        {},
+    )
 
 
 def separate_head(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
@@ -214,7 +246,13 @@ def separate_head(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> 
     )
 
 
-def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: float | Array, init_scale: float = 1.0) -> Head:
+def mirrored_mlp(
+    inputs: Space,
+    hidden: Sequence[int],
+    n_out: int,
+    upper_share: float | Array,
+    init_scale: float = 1.0,
+) -> Head:
     """A ReLU network for plain descent at a rate per visit: at the start outputs are 0, and the tangent kernel of an output is 1.
 
     A step of `rate` times an error corrects that share of it, as a table's row does, and moves another observation by the kernel between
@@ -226,22 +264,37 @@ def mirrored_mlp(inputs: Space, hidden: Sequence[int], n_out: int, upper_share: 
     Of integers the first layer is a table, since `one_hot(i) @ w` is row i of w; vectors are put `on_sphere`.
     """
     if any(width % 2 for width in hidden):
-        raise SettingsError(f"--hidden and --estimator-hidden must be even, since units come in pairs, not {tuple(hidden)}")
+        raise SettingsError(
+            f"--hidden and --estimator-hidden must be even, since units come in pairs, not {tuple(hidden)}"
+        )
     # With these gains pre-activations have variance 1 and their gradients a squared norm of 1/2 in every layer, at infinite width.
     looked_up, n_in = isinstance(inputs, Discrete), sphere_size(inputs)
     upper = upper_share / len(hidden)  # of the kernel, in each layer above the first
-    first_scale, inner_scale, top_scale = (2 * (1 - upper_share)) ** 0.5, upper**0.5, (2 * upper) ** 0.5
+    first_scale, inner_scale, top_scale = (
+        (2 * (1 - upper_share)) ** 0.5,
+        upper**0.5,
+        (2 * upper) ** 0.5,
+    )
 
     def init(rng: Rng) -> Params:
         half = lambda n_above, n_below, scale: normal(rng, (n_above, n_below), init_scale / scale)
         first = np.tile(half(n_in, hidden[0] // 2, first_scale), 2)
-        inner = [np.kron(np.eye(2, dtype=np.float32), half(m // 2, n // 2, inner_scale)) for m, n in itertools.pairwise(hidden)]
+        inner = [
+            np.kron(np.eye(2, dtype=np.float32), half(m // 2, n // 2, inner_scale))
+            for m, n in itertools.pairwise(hidden)
+        ]
         top = half(hidden[-1] // 2, n_out, top_scale)
         dense = {"inner": inner, "top": np.concatenate([top, -top])}
-        return Params(dense, {"first": first}) if looked_up else Params(dense | {"first": first}, {})
+        return (
+            Params(dense, {"first": first}) if looked_up else Params(dense | {"first": first}, {})
+        )
 
     def apply(dense: Tree, rows: Tree, obs: Array, features: Array) -> Array:
-        first = rows["first"] if looked_up else on_sphere(flat(obs, inputs)) @ dense["first"] / n_in**0.5
+        first = (
+            rows["first"]
+            if looked_up
+            else on_sphere(flat(obs, inputs)) @ dense["first"] / n_in**0.5
+        )
         x = jax.nn.relu(first_scale * first)
         for weights in dense["inner"]:
             x = jax.nn.relu(inner_scale * 2 / (init_scale * len(weights) ** 0.5) * (x @ weights))
@@ -272,7 +325,9 @@ def flat(obs: Array, inputs: Space) -> Array:
 
 def no_torso() -> Torso:
     """No features: where every head has a network of its own."""
-    return Torso(lambda rng: Params({}, {}), lambda dense, rows, obs: jnp.zeros((*obs.shape[:1], 0)), 0, {})
+    return Torso(
+        lambda rng: Params({}, {}), lambda dense, rows, obs: jnp.zeros((*obs.shape[:1], 0)), 0, {}
+    )
 
 
 def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
@@ -287,12 +342,21 @@ def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
 
     def init(rng: Rng) -> Tree:
         first, top = normal(rng, (n_in, width), 1.0), normal(rng, (width, n_out), scale)
-        return _unit_length(np.tanh(first)) @ top if isinstance(inputs, Discrete) else {"first": first, "top": top}
+        return (
+            _unit_length(np.tanh(first)) @ top
+            if isinstance(inputs, Discrete)
+            else {"first": first, "top": top}
+        )
 
     def apply(params: Tree, obs: Array) -> Array:
         if isinstance(inputs, Discrete):
             return params[obs]
-        return _unit_length(jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] * (bend / n_in**0.5))) @ params["top"]
+        return (
+            _unit_length(
+                jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] * (bend / n_in**0.5))
+            )
+            @ params["top"]
+        )
 
     return Net(init, apply)
 
@@ -319,7 +383,9 @@ def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Ne
         features = jnp.concatenate([features, jnp.full_like(features[..., :1], CONSTANT)], axis=-1)
         return (features / jnp.linalg.norm(features, axis=-1, keepdims=True)) @ params["top"]
 
-    return Net(lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply)
+    return Net(
+        lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply
+    )
 
 
 def limit_logit_gap(logits: Array, limit: float | Array) -> Array:

@@ -39,7 +39,9 @@ class Rule(NamedTuple):
     """An optimiser for rows [M, n]: how many moments of that shape it keeps, and the step it takes."""
 
     map_snapshots: int
-    step: Callable[[list[Array], Array, Touch], tuple[Array, list[Array]]]  # (moments, gradient, touch) -> (step, moments)
+    step: Callable[
+        [list[Array], Array, Touch], tuple[Array, list[Array]]
+    ]  # (moments, gradient, touch) -> (step, moments)
 
 
 class Store(NamedTuple):
@@ -48,8 +50,12 @@ class Store(NamedTuple):
     pack: Callable[[Tree], np.ndarray]  # tables, each [S, n] -> the array, before the first step
     unpack: Callable[[Array], Tree]  # the array -> its tables
     look_up: Callable[[Array, Array], Tree]  # the array, index [...] -> rows, each [..., n]
-    recall: Callable[[Array, Array, Array], tuple[Tree, list[Array], Array]]  # the array, time, index -> rows, all moments, idle [..., 1]
-    update: Callable[[Array, Array, Array, Tree], Array]  # the array, time, index [...], gradients [..., n] -> the array
+    recall: Callable[
+        [Array, Array, Array], tuple[Tree, list[Array], Array]
+    ]  # the array, time, index -> rows, all moments, idle [..., 1]
+    update: Callable[
+        [Array, Array, Array, Tree], Array
+    ]  # the array, time, index [...], gradients [..., n] -> the array
 
 
 def per_visit(rate: float | Array, steps: int) -> Rule:
@@ -59,7 +65,9 @@ def per_visit(rate: float | Array, steps: int) -> Rule:
     m rate / (1 + (m - 1) rate) of its mean error: below one whatever m is, where the plain sum would overshoot.
     """
 
-    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+    def step(
+        map_snapshots: list[Array], gradient: Array, touch: Touch
+    ) -> tuple[Array, list[Array]]:
         damping = 1 + (touch.occurrences - 1) * jnp.minimum(rate, 1.0)
         return -rate * steps * gradient / damping, map_snapshots
 
@@ -71,10 +79,17 @@ def row_descent(rate: float | Array) -> Rule:
     return Rule(0, lambda map_snapshots, gradient, touch: (-rate * gradient, map_snapshots))
 
 
-def row_adam(learning_rate: float | Array, b1: float | Array = 0.9, b2: float | Array = 0.999, eps: float = 1e-8) -> Rule:
+def row_adam(
+    learning_rate: float | Array,
+    b1: float | Array = 0.9,
+    b2: float | Array = 0.999,
+    eps: float = 1e-8,
+) -> Rule:
     """Adam whose moments decay by the steps a row has been idle; equal to dense Adam at b1 = 0."""
 
-    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+    def step(
+        map_snapshots: list[Array], gradient: Array, touch: Touch
+    ) -> tuple[Array, list[Array]]:
         first, second = map_snapshots
         time = touch.time.astype(gradient.dtype)
         first = b1**touch.idle * first + (1 - b1) * gradient
@@ -92,7 +107,9 @@ def sum_duplicates(index: Array, gradient: Array) -> Array:
     order = jnp.argsort(index)
     ordered = index[order]
     segment = jnp.cumsum(jnp.append(0, ordered[1:] != ordered[:-1]))
-    total = jax.ops.segment_sum(gradient[order], segment, num_segments=len(index), indices_are_sorted=True)
+    total = jax.ops.segment_sum(
+        gradient[order], segment, num_segments=len(index), indices_are_sorted=True
+    )
     return jnp.zeros_like(gradient).at[order].set(total[segment], unique_indices=True)
 
 
@@ -123,27 +140,43 @@ def store(rules: Tree, widths: Tree) -> Store:
         return jax.tree.unflatten(names, cut(data)[: len(spans)])
 
     def recall(data: Array, time: Array, index: Array) -> tuple[Tree, list[Array], Array]:
-        parts = [data[index, a:b] for a, b in itertools.pairwise(edges)]  # one by one: what is not asked for is not read
-        return jax.tree.unflatten(names, parts[: len(spans)]), parts[len(spans) :], steps_since(data[index, -1:], time)
+        parts = [
+            data[index, a:b] for a, b in itertools.pairwise(edges)
+        ]  # one by one: what is not asked for is not read
+        return (
+            jax.tree.unflatten(names, parts[: len(spans)]),
+            parts[len(spans) :],
+            steps_since(data[index, -1:], time),
+        )
 
     def update(data: Array, time: Array, index: Array, gradients: Tree) -> Array:
         index = index.reshape(-1)
         flat = [gradient.reshape(len(index), -1) for gradient in jax.tree.leaves(gradients)]
         ones = jnp.ones((len(index), 1), data.dtype)
-        *summed, occurrences = jnp.split(sum_duplicates(index, jnp.concatenate([*flat, ones], axis=1)), edges[1 : len(spans) + 1], axis=1)
+        *summed, occurrences = jnp.split(
+            sum_duplicates(index, jnp.concatenate([*flat, ones], axis=1)),
+            edges[1 : len(spans) + 1],
+            axis=1,
+        )
         rows = data[index]  # [M, W]
         parts = cut(rows)
         parameters, map_snapshots = parts[: len(spans)], iter(parts[len(spans) :])
         touch = Touch(steps_since(rows[:, -1:], time), occurrences, time)
         moved, remembered = [], []
         for rule, old, gradient in zip(each, parameters, summed, strict=True):
-            step, new_moments = rule.step(list(itertools.islice(map_snapshots, rule.map_snapshots)), gradient, touch)
+            step, new_moments = rule.step(
+                list(itertools.islice(map_snapshots, rule.map_snapshots)), gradient, touch
+            )
             moved.append(old + step)
             remembered += new_moments
         # Every occurrence of a row has computed the same new row, so the order in which duplicates are written is immaterial.
-        return data.at[index].set(jnp.concatenate([*moved, *remembered, on_clock(time, data) * ones], axis=1))
+        return data.at[index].set(
+            jnp.concatenate([*moved, *remembered, on_clock(time, data) * ones], axis=1)
+        )
 
-    return Store(pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), recall, update)
+    return Store(
+        pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), recall, update
+    )
 
 
 def nothing(names: Iterable[str]) -> Store:

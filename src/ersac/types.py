@@ -7,7 +7,9 @@ import numpy as np
 
 Array = jax.Array
 Key = jax.Array
-Rng = np.random.Generator  # what is drawn once, before the first step, is drawn on the host: nothing to compile
+Rng = (
+    np.random.Generator
+)  # what is drawn once, before the first step, is drawn on the host: nothing to compile
 Tree = Any  # a pytree of arrays
 
 

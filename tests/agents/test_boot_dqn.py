@@ -46,12 +46,16 @@ def steps(agent, seed: int, length: int = 1) -> Trajectory:
 
 
 def double(tree):
-    return jax.tree.map(lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+    return jax.tree.map(
+        lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
 
 
 def all_values(agent, learner, members: int = 3):
     """Q of every state, action and member [S, A, K], as each would act on it."""
-    one = lambda obs: jnp.stack([agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1)
+    one = lambda obs: jnp.stack(
+        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+    )
     return jax.jit(jax.vmap(one))(STATES)
 
 
@@ -68,10 +72,15 @@ class Book:
 
     def drawn(self, rng):
         """The members' weights, in the order in which the agent draws them."""
-        net = boot_dqn.QNetwork(self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions)
+        net = boot_dqn.QNetwork(
+            self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions
+        )
         first, dense = boot_dqn.weights(net, rng)
         first = first.reshape(ENV.n_states, self.settings.members, -1)
-        members = [[first[:, k], *(part[k] for part in net.cut(dense))] for k in range(self.settings.members)]
+        members = [
+            [first[:, k], *(part[k] for part in net.cut(dense))]
+            for k in range(self.settings.members)
+        ]
         return double(jax.tree.map(jnp.asarray, members))
 
     @staticmethod
@@ -87,7 +96,9 @@ class Book:
         return self.forward(params[k], obs) + self.prior(k, obs)
 
     def values(self):
-        return jnp.stack([self.q(self.params, k, STATES) for k in range(self.settings.members)], axis=-1)
+        return jnp.stack(
+            [self.q(self.params, k, STATES) for k in range(self.settings.members)], axis=-1
+        )
 
     def loss(self, params, target, t):
         obs, action, reward, discount, later, mask = t
@@ -101,7 +112,14 @@ class Book:
 
     def update(self, t):
         noise = jax.tree.map(lambda x: x[0, 0], t.noise)
-        fresh = (t.obs[0, 0], t.action[0, 0], t.reward[0, 0] + noise.reward, t.discount[0, 0], t.obs[0, 1], noise.mask)
+        fresh = (
+            t.obs[0, 0],
+            t.action[0, 0],
+            t.reward[0, 0] + noise.reward,
+            t.discount[0, 0],
+            t.obs[0, 1],
+            noise.mask,
+        )
         slot = self.added % self.settings.replay
         self.replay[slot : slot + 1] = [fresh]
         self.added += 1
@@ -112,7 +130,9 @@ class Book:
     def learn(self, drawn):
         """One step of every member on a batch."""
         batch = [jnp.stack(column) for column in zip(*drawn, strict=True)]
-        step, self.opt = self.optimiser.update(self.gradient(self.params, self.target, batch), self.opt)
+        step, self.opt = self.optimiser.update(
+            self.gradient(self.params, self.target, batch), self.opt
+        )
         self.params = optax.apply_updates(self.params, step)
         self.updates += 1
         if (self.updates + 1) % self.settings.target_period == 0:  # bsuite's counter starts at one
@@ -121,13 +141,18 @@ class Book:
 
 def both(settings, agent, seed: int):
     """A learner and the book at the same start in double precision, but for the priors: these are known to single precision only."""
-    learner, book = double(agent.init(np.random.default_rng(seed))), Book(settings, np.random.default_rng(seed))
+    learner, book = (
+        double(agent.init(np.random.default_rng(seed))),
+        Book(settings, np.random.default_rng(seed)),
+    )
     prior = jnp.concatenate([book.prior(k, STATES) for k in range(settings.members)], axis=1)
     np.testing.assert_allclose(learner.memory.prior, prior, atol=1e-6)
     return learner._replace(memory=learner.memory._replace(prior=prior)), book
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"]
+)
 def test_the_update_is_that_of_a_dense_agent_by_the_book(float64, changes):
     """Without momentum, where the lazy Adam is the dense one; from before the first update until the replay has gone round twice."""
     settings, agent = make(b1=0.0, learning_rate=0.01, **changes)
@@ -144,7 +169,11 @@ def test_the_update_is_that_of_a_dense_agent_by_the_book(float64, changes):
     ours, theirs = all_values(agent, learner), book.values()
     assert np.abs(ours - before).min() > 1e-4
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(jax.vmap(lambda obs: agent.sigma2(learner, obs, 1))(STATES), np.var(theirs[:, 1], axis=1), atol=1e-10)
+    np.testing.assert_allclose(
+        jax.vmap(lambda obs: agent.sigma2(learner, obs, 1))(STATES),
+        np.var(theirs[:, 1], axis=1),
+        atol=1e-10,
+    )
     np.testing.assert_array_equal(learner.memory.prior, start.memory.prior)
 
 
@@ -155,7 +184,9 @@ def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
     for seed in range(20):
         t = double(steps(agent, seed))
         whole = jnp.arange(18, dtype=jnp.uint32)[None, None]
-        t = t._replace(obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(lots=whole))
+        t = t._replace(
+            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(lots=whole)
+        )
         learner, _, _ = update(learner, t)
         book.update(t)
     assert book.updates == 12
@@ -168,24 +199,35 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
     key = jax.random.key(0)
 
     def one(actor, number):
-        action_noise, after = agent.action_noise(jax.random.fold_in(key, number), 1)[0], jax.random.fold_in(key, 1000 + number)
+        action_noise, after = (
+            agent.action_noise(jax.random.fold_in(key, number), 1)[0],
+            jax.random.fold_in(key, 1000 + number),
+        )
         following, step = interact(ENV, agent, env_params, learner, actor, action_noise, after)
         return following, (actor.episode_state, step)
 
-    _, (heads, told) = jax.lax.scan(one, init_actor(ENV, agent, env_params, learner, key), jnp.arange(90))
+    _, (heads, told) = jax.lax.scan(
+        one, init_actor(ENV, agent, env_params, learner, key), jnp.arange(90)
+    )
     heads = np.asarray(heads).reshape(30, 3)  # an episode has three steps
     assert (heads == heads[:, :1]).all()
     assert len(set(heads[:, 0])) == 4
     values = np.asarray(all_values(agent, learner, 4))  # [S, A, K]
-    np.testing.assert_array_equal(told.action, values[told.obs, :, heads.reshape(-1)].argmax(axis=1))
+    np.testing.assert_array_equal(
+        told.action, values[told.obs, :, heads.reshape(-1)].argmax(axis=1)
+    )
     # the index stays, what it stands for has learned: it acts on the values of now
     later, _, _ = jax.jit(agent.update)(learner, steps(agent, 0, length=6))
-    assert not np.allclose(agent.act(later, 2, 4, 0.5)[1], agent.act(learner, 2, 4, 0.5)[1], atol=1e-6)
+    assert not np.allclose(
+        agent.act(later, 2, 4, 0.5)[1], agent.act(learner, 2, 4, 0.5)[1], atol=1e-6
+    )
 
 
 def test_every_member_is_as_likely_to_act():
     _, agent = make(members=10)
-    heads = jax.vmap(lambda key: agent.init_episode(None, key))(jax.random.split(jax.random.key(0), 20_000))
+    heads = jax.vmap(lambda key: agent.init_episode(None, key))(
+        jax.random.split(jax.random.key(0), 20_000)
+    )
     assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
 
 
@@ -197,15 +239,21 @@ def test_ties_are_broken_evenly_and_the_policy_says_so():
     assert np.bincount(action).tolist() == [500, 500]
     np.testing.assert_allclose(agent.log_mu(q, action), -np.log(2), rtol=1e-6)
     np.testing.assert_allclose(agent.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
-    assert not np.isfinite(agent.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))).any()  # which the guard sees
+    assert not np.isfinite(
+        agent.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
+    ).any()  # which the guard sees
 
 
 def test_the_newest_takes_the_place_of_the_oldest():
     _, agent = make()
     memory = agent.init(np.random.default_rng(0)).memory
     for seed, length in enumerate((4, 4, 4, 1, 4)):  # seventeen steps for twelve slots
-        t = steps(agent, seed, length)._replace(obs=int(memory.added) + jnp.arange(length + 1)[None])
-        memory, drawn = boot_dqn.remember(memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32))
+        t = steps(agent, seed, length)._replace(
+            obs=int(memory.added) + jnp.arange(length + 1)[None]
+        )
+        memory, drawn = boot_dqn.remember(
+            memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32)
+        )
         held = np.resize(memory.ring.obs[: memory.added], 16)
         np.testing.assert_array_equal(drawn.obs, held)  # with those that came just now
         np.testing.assert_array_equal(drawn.next_obs, held + 1)
@@ -219,7 +267,9 @@ def test_the_newest_takes_the_place_of_the_oldest():
 def test_a_step_that_never_was_teaches_nobody():
     _, agent = make(mask_share=1.0)
     t = steps(agent, 0, 3)._replace(mask=jnp.array([[1.0, 0.0, 1.0]]))
-    np.testing.assert_array_equal(boot_dqn.transitions(t).mask, [[True] * 3, [False] * 3, [True] * 3])
+    np.testing.assert_array_equal(
+        boot_dqn.transitions(t).mask, [[True] * 3, [False] * 3, [True] * 3]
+    )
 
 
 @pytest.mark.parametrize(("before", "held"), [(6, 7), (11, 12), (40, 12)])
@@ -227,7 +277,9 @@ def test_what_is_replayed_is_drawn_evenly_from_what_is_held(before, held):
     _, agent = make(batch=64)
     memory = agent.init(np.random.default_rng(0)).memory
     memory = memory._replace(added=jnp.int32(before), ring=memory.ring._replace(obs=jnp.arange(12)))
-    fresh = boot_dqn.transitions(steps(agent, 0))._replace(obs=jnp.array([before % 12]))  # known by their slots, it too
+    fresh = boot_dqn.transitions(steps(agent, 0))._replace(
+        obs=jnp.array([before % 12])
+    )  # known by their slots, it too
     lots = agent.noise(jax.random.key(0), 300).lots
     drawn = jax.vmap(lambda lots: boot_dqn.remember(memory, fresh, lots)[1].obs)(lots)
     counts = np.bincount(np.asarray(drawn).reshape(-1), minlength=12)
@@ -278,7 +330,9 @@ def side_by_side(agent, seed: int, envs: int, length: int = 1) -> Trajectory:
 
 def dense_values(agent, learner, members: int = 3):
     """Those of `all_values`, at one-hot vectors."""
-    one = lambda obs: jnp.stack([agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1)
+    one = lambda obs: jnp.stack(
+        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+    )
     return jax.jit(jax.vmap(one))(jnp.eye(ENV.n_states))
 
 
@@ -286,18 +340,27 @@ def test_a_row_is_a_one_hot_vector_times_the_dense_weights():
     """The same draws are the same members and the same priors."""
     (_, rows), (_, dense) = make(), make_dense()
     ours, theirs = (agent.init(np.random.default_rng(2)) for agent in (dense, rows))
-    np.testing.assert_allclose(dense_values(dense, ours), all_values(rows, theirs), rtol=0, atol=1e-6)
-    sigma2 = lambda agent, learner, states: jax.vmap(lambda obs: agent.sigma2(learner, obs, 0))(states)
+    np.testing.assert_allclose(
+        dense_values(dense, ours), all_values(rows, theirs), rtol=0, atol=1e-6
+    )
+    sigma2 = lambda agent, learner, states: jax.vmap(lambda obs: agent.sigma2(learner, obs, 0))(
+        states
+    )
     expected = sigma2(rows, theirs, STATES)
     np.testing.assert_allclose(sigma2(dense, ours, jnp.eye(ENV.n_states)), expected, rtol=1e-4)
     assert np.abs(np.diff(expected)).min() > 1e-3
 
 
-@pytest.mark.parametrize("changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"]
+)
 def test_on_vectors_the_update_is_the_books_with_momentum(float64, changes):
     """Targets that are copies, and Adam as it is; the prior's scale is a power of two, which loses no digits."""
     settings, agent = make_dense(learning_rate=0.01, prior_scale=2.0, **changes)
-    learner, book = double(agent.init(np.random.default_rng(0))), Book(settings, np.random.default_rng(0))
+    learner, book = (
+        double(agent.init(np.random.default_rng(0))),
+        Book(settings, np.random.default_rng(0)),
+    )
     np.testing.assert_allclose(dense_values(agent, learner), book.values(), rtol=0, atol=1e-12)
     before, update = learner, jax.jit(agent.update)
     for seed in range(30):
@@ -311,7 +374,11 @@ def test_on_vectors_the_update_is_the_books_with_momentum(float64, changes):
     np.testing.assert_array_equal(learner.memory.prior, before.memory.prior)
 
 
-@pytest.mark.parametrize(("envs", "seen"), [(1, config.NO_NORMALISATION), (4, config.Normalise())], ids=["raw", "four, normalised"])
+@pytest.mark.parametrize(
+    ("envs", "seen"),
+    [(1, config.NO_NORMALISATION), (4, config.Normalise())],
+    ids=["raw", "four, normalised"],
+)
 def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
     """Chance finds the treasure once in 32 episodes."""
     monkeypatch.setattr(device, "make_env", lambda settings: one_hot(5, settings.envs))
@@ -327,8 +394,13 @@ def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
 def test_environments_side_by_side_bring_a_gradient_step_each(float64):
     """After N T transitions N batches, each by its own lots: as if the book had drawn from the full ring N times."""
     envs, length = 4, 2
-    settings, agent = make_dense(envs=envs, learning_rate=0.01, prior_scale=2.0, replay=400, least_replay=24)
-    learner, book = double(agent.init(np.random.default_rng(0))), Book(settings, np.random.default_rng(0))
+    settings, agent = make_dense(
+        envs=envs, learning_rate=0.01, prior_scale=2.0, replay=400, least_replay=24
+    )
+    learner, book = (
+        double(agent.init(np.random.default_rng(0))),
+        Book(settings, np.random.default_rng(0)),
+    )
     start, update, held = dense_values(agent, learner), jax.jit(agent.update), []
     for seed in range(40):
         t = double(side_by_side(agent, seed, envs, length))
@@ -343,7 +415,9 @@ def test_environments_side_by_side_bring_a_gradient_step_each(float64):
             for lots in t.noise.lots[:, 0]:
                 book.learn([held[int(lot) % len(held)] for lot in lots])
             assert learner.opt["time"] == book.updates == envs * (seed - 1)
-            np.testing.assert_allclose(dense_values(agent, learner), book.values(), rtol=0, atol=1e-9)
+            np.testing.assert_allclose(
+                dense_values(agent, learner), book.values(), rtol=0, atol=1e-9
+            )
         assert np.isfinite(metrics["loss"])
     ring = learner.memory.ring
     np.testing.assert_array_equal(ring.obs[: len(held)].argmax(-1), [each[0] for each in held])
@@ -377,7 +451,11 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
             learner, _, metrics = jax.jit(agent.update)(learner, t)
         return learner, metrics
 
-    (quiet, metrics), (loud, same), (fooled, other) = learned(0.0, real), learned(1e3, real), learned(1e3, jnp.ones((4, 2)))
+    (quiet, metrics), (loud, same), (fooled, other) = (
+        learned(0.0, real),
+        learned(1e3, real),
+        learned(1e3, jnp.ones((4, 2))),
+    )
     held = np.asarray(quiet.memory.ring.mask).reshape(2, 4, 2, 3)
     np.testing.assert_array_equal(held, np.broadcast_to(real[None, :, :, None] > 0, held.shape))
     np.testing.assert_array_equal(quiet.params.dense, loud.params.dense)
@@ -401,7 +479,9 @@ def test_units_do_not_matter_through_the_lens():
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     np.testing.assert_allclose(learner.params.dense, other.params.dense, atol=1e-4)
-    ring = lambda learner: make_normaliser(settings, one_hot(3, 4), config.Normalise()).inner(learner.memory).ring
+    ring = lambda learner: (
+        make_normaliser(settings, one_hot(3, 4), config.Normalise()).inner(learner.memory).ring
+    )
     np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # what is kept is raw
     raw = make_dense(envs=4)[1]
     assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
@@ -423,12 +503,17 @@ def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
 
 def test_continuous_actions_are_refused_in_one_line():
     spec = Spec("pushed", Box((2,)), Box((1,), low=(-1.0,), high=(1.0,)), 1)
-    with pytest.raises(config.SettingsError, match=r"^boot-dqn needs actions that can be counted; those of pushed are continuous$"):
+    with pytest.raises(
+        config.SettingsError,
+        match=r"^boot-dqn needs actions that can be counted; those of pushed are continuous$",
+    ):
         make_agent(PRESETS["boot-dqn"], spec)
 
 
 @pytest.mark.parametrize("is_bytes", [False, True], ids=["floats", "bytes"])
-@pytest.mark.parametrize("changes", [{"replay": 1}, {"replay": 5_000, "noise_variance": 0.1}], ids=["layers", "replay"])
+@pytest.mark.parametrize(
+    "changes", [{"replay": 1}, {"replay": 5_000, "noise_variance": 0.1}], ids=["layers", "replay"]
+)
 def test_what_arrays_take_is_known_before_a_run_begins(changes, is_bytes):
     small = {"members": 5, "hidden": (64, 16), "batch": 1, "chunk": 1, "envs": 2}
     settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
@@ -438,12 +523,30 @@ def test_what_arrays_take_is_known_before_a_run_begins(changes, is_bytes):
 
 
 def test_a_run_is_recorded_like_any_other(tmp_path):
-    small = {"depth": 4, "seeds": 2, "hidden": (8, 8), "members": 3, "batch": 8, "chunk": 50, "episodes": 60, "least_replay": 20}
-    result = ersac.train("deep-sea", agent="boot-dqn", out=tmp_path / "run", show=False, stop_when_solved=False, **small)
+    small = {
+        "depth": 4,
+        "seeds": 2,
+        "hidden": (8, 8),
+        "members": 3,
+        "batch": 8,
+        "chunk": 50,
+        "episodes": 60,
+        "least_replay": 20,
+    }
+    result = ersac.train(
+        "deep-sea",
+        agent="boot-dqn",
+        out=tmp_path / "run",
+        show=False,
+        stop_when_solved=False,
+        **small,
+    )
     _, metrics, moments = records.read_facts(tmp_path / "run")
     assert set(metrics.told) == {"value", "loss", "sigma2"}
     assert metrics.told["loss"].shape == (2, len(metrics.step))
     assert np.isfinite(metrics.told["loss"]).all()
     assert moments[-1].sigma.shape == (4, 4)
     assert (moments[-1].sigma > 0).all()
-    assert result.summary()["settings_hash"] == records.settings_hash(records.read_settings(tmp_path / "run"))
+    assert result.summary()["settings_hash"] == records.settings_hash(
+        records.read_settings(tmp_path / "run")
+    )

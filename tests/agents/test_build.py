@@ -28,7 +28,10 @@ def one_hot_as_seen(obs: np.ndarray) -> jax.Array:
     normaliser = normalise.running(Box((STATES,)), 1, 0.99, normalise=True, scale=False)
     every, ones = jnp.eye(STATES), jnp.ones((1, STATES))
     met = Trajectory(jnp.concatenate([every, every[:1]])[None], ones, ones, ones, ones, ones, ones)
-    return normaliser.obs(normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), met), jnp.eye(STATES)[obs])
+    return normaliser.obs(
+        normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), met),
+        jnp.eye(STATES)[obs],
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -44,7 +47,9 @@ def test_repeats_of_one_hot_vectors_are_those_of_integers(seed):
 
 
 def test_repeats_of_vectors_are_squared_cosines_and_opposites_do_not_count(float64):
-    obs = jnp.asarray([[[1e9, 0.0], [-1e9, 0.0], [1e9, 1e9]]])  # so far out that the constant of `on_sphere` is nothing
+    obs = jnp.asarray(
+        [[[1e9, 0.0], [-1e9, 0.0], [1e9, 1e9]]]
+    )  # so far out that the constant of `on_sphere` is nothing
     np.testing.assert_allclose(repeats(obs), [[1.5, 1.0, 1.5]], rtol=1e-6)
 
 
@@ -56,7 +61,9 @@ def test_many_visits_together_correct_less_than_all(float64, rate):
     np.testing.assert_allclose(together, m * rate / (1 + (m - 1) * rate), rtol=1e-12)
     assert visit_damping(jnp.ones(()), rate) == 1
     assert np.all(together <= 1 + 1e-12)
-    np.testing.assert_array_equal(visit_damping(m, 7.0), visit_damping(m, 1.0))  # beyond 1 a rate is not of errors
+    np.testing.assert_array_equal(
+        visit_damping(m, 7.0), visit_damping(m, 1.0)
+    )  # beyond 1 a rate is not of errors
 
 
 @pytest.mark.parametrize("observed", ["integers", "vectors"])
@@ -84,11 +91,20 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
     )
     agent = make_agent(settings, Spec("places", space, Discrete(2), 4))
     states = np.arange(rollouts * 5).reshape(rollouts, 5) % 20 + 5
-    states[0, :4], states[1, :2] = [0, 0, 0, 1], [0, 1]  # the first four times, the second twice, others once
-    obs = (lambda x: jnp.asarray(x)) if observed == "integers" else (lambda x: STATES**0.5 * jnp.eye(STATES)[x])
+    states[0, :4], states[1, :2] = (
+        [0, 0, 0, 1],
+        [0, 1],
+    )  # the first four times, the second twice, others once
+    obs = (
+        (lambda x: jnp.asarray(x))
+        if observed == "integers"
+        else (lambda x: STATES**0.5 * jnp.eye(STATES)[x])
+    )
     zeros, ones = jnp.zeros((rollouts, 4)), jnp.ones((rollouts, 4))
     action = jnp.zeros((rollouts, 4), jnp.int32)
-    t = Trajectory(obs(states), action, zeros, ones, ones, jnp.log(0.5 * ones), jnp.zeros((rollouts, 4, 20)))
+    t = Trajectory(
+        obs(states), action, zeros, ones, ones, jnp.log(0.5 * ones), jnp.zeros((rollouts, 4, 20))
+    )
     learner = agent.init(np.random.default_rng(0))
     after, _, _ = jax.jit(agent.update)(learner, t)
     places, first = jnp.asarray([0, 1, int(states[1, 2])]), jnp.zeros(3, jnp.int32)
@@ -96,10 +112,15 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
     left = np.sqrt(sigma2(after, first) / sigma2(learner, first))
     m = np.array([4, 2, 1])
     np.testing.assert_allclose(1 - left, m * rate / (1 + (m - 1) * rate), rtol=0.1)
-    np.testing.assert_allclose(sigma2(after, first + 1), sigma2(learner, first + 1), rtol=0.1)  # the other action was not tried
+    np.testing.assert_allclose(
+        sigma2(after, first + 1), sigma2(learner, first + 1), rtol=0.1
+    )  # the other action was not tried
 
 
-@pytest.mark.parametrize(("envs", "minibatch", "size"), [(1, None, 1), (16, None, 16), (16, 4, 4), (5, 2, 2), (5, 4, 3), (3, 8, 3)])
+@pytest.mark.parametrize(
+    ("envs", "minibatch", "size"),
+    [(1, None, 1), (16, None, 16), (16, 4, 4), (5, 2, 2), (5, 4, 3), (3, 8, 3)],
+)
 def test_a_batch_has_as_many_rollouts_as_the_feed_deals_out(envs, minibatch, size):
     settings = config.ActorCritic(buffer=config.OnPolicy(minibatch=minibatch))
     assert batch_size(settings, envs) == size
@@ -109,7 +130,9 @@ def test_a_batch_has_as_many_rollouts_as_the_feed_deals_out(envs, minibatch, siz
 def test_descent_is_plain_with_a_rate_for_each_head_and_a_factor_above_its_first_layer():
     tree = {"first": jnp.ones(2), "inner": [jnp.ones(3)], "top": jnp.ones(1)}
     gradient = {"torso": {}, "policy": tree, "value": tree}
-    rule = per_visit_descent({"policy": 0.5, "value": 3.0}, {"policy": 0.1, "value": 1.0}, (), optax.identity())
+    rule = per_visit_descent(
+        {"policy": 0.5, "value": 3.0}, {"policy": 0.1, "value": 1.0}, (), optax.identity()
+    )
     step, _ = rule.update(gradient, rule.init(gradient))
     for name, first, above in (("policy", -0.5, -0.05), ("value", -3.0, -3.0)):
         np.testing.assert_allclose(step[name]["first"], first)

@@ -11,9 +11,13 @@ from ersac.config import Counts, Ensemble
 
 @pytest.mark.parametrize("variance", [0.09, 4.0])
 def test_stored_noise_has_the_variance_it_was_asked_for(variance):
-    noise = np.asarray(reward_noise(Ensemble(members=50, noise_variance=variance), 2000, jax.random.key(0)))
+    noise = np.asarray(
+        reward_noise(Ensemble(members=50, noise_variance=variance), 2000, jax.random.key(0))
+    )
     assert noise.shape == (2000, 50)
-    assert noise.var() == pytest.approx(variance, rel=0.03)  # seven standard errors of 100,000 draws
+    assert noise.var() == pytest.approx(
+        variance, rel=0.03
+    )  # seven standard errors of 100,000 draws
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 0.15  # a member's own
 
 

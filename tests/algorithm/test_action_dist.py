@@ -11,7 +11,17 @@ from ersac.envs.base import Box, Discrete
 
 LINE = make_action_dist(Box((1,), low=(-1.0,), high=(1.0,)))
 # (mean, log_std): moderate ones, actions pressed to an edge, both clips and beyond them
-TOLD = [(0.0, 0.0), (0.4, -1.0), (-1.5, 0.5), (6.0, 0.0), (-20.0, 0.7), (0.0, LEAST_LOG_STD), (1.0, MOST_LOG_STD), (0.2, -9.0), (0.0, 7.0)]
+TOLD = [
+    (0.0, 0.0),
+    (0.4, -1.0),
+    (-1.5, 0.5),
+    (6.0, 0.0),
+    (-20.0, 0.7),
+    (0.0, LEAST_LOG_STD),
+    (1.0, MOST_LOG_STD),
+    (0.2, -9.0),
+    (0.0, 7.0),
+]
 
 
 def spread(told) -> tuple[float, float]:
@@ -21,9 +31,15 @@ def spread(told) -> tuple[float, float]:
 @pytest.mark.parametrize("told", [told for told in TOLD if abs(told[0]) < 5])
 def test_probabilities_add_up_to_one_over_the_box_cut_into_cells(float64, told):
     mean, std = spread(told)
-    drawn = mean + std * np.linspace(-8, 8, 20_001)  # from one side of the box to the other, finest where it matters
+    drawn = mean + std * np.linspace(
+        -8, 8, 20_001
+    )  # from one side of the box to the other, finest where it matters
     cells = CELLS * (np.tanh(drawn) + 1) / 2
-    density = np.exp(LINE.log_prob(jnp.broadcast_to(jnp.asarray(told), (len(drawn), 2)), jnp.asarray(drawn)[:, None]))
+    density = np.exp(
+        LINE.log_prob(
+            jnp.broadcast_to(jnp.asarray(told), (len(drawn), 2)), jnp.asarray(drawn)[:, None]
+        )
+    )
     total = np.trapezoid(np.where(np.isfinite(density), density, 0.0), cells)
     assert total == pytest.approx(1, abs=1e-3)
 
@@ -33,7 +49,9 @@ def test_entropy_is_the_mean_of_minus_log_prob(float64, told):
     mean, std = spread(told)
     draws = np.linspace(-10, 10, 100_001)
     drawn = jnp.asarray(mean + std * draws)[:, None]
-    surprise = -np.asarray(LINE.log_prob(jnp.broadcast_to(jnp.asarray(told), (len(draws), 2)), drawn))
+    surprise = -np.asarray(
+        LINE.log_prob(jnp.broadcast_to(jnp.asarray(told), (len(draws), 2)), drawn)
+    )
     wanted = np.sum(surprise * stats.norm.pdf(draws)) * (draws[1] - draws[0])
     assert LINE.entropy(jnp.asarray(told)) == pytest.approx(wanted, abs=1e-3)
 
@@ -53,7 +71,9 @@ def test_ratios_do_not_know_of_the_squashing(float64):
     """They are those of the normal distributions, at the very edge of the box as well."""
     ours, theirs = jnp.array([1.3, -0.4]), jnp.array([0.7, 0.6])
     drawn = jnp.array([-30.0, -2.0, 0.0, 1.1, 25.0])[:, None]
-    ratio = LINE.log_prob(jnp.broadcast_to(ours, (5, 2)), drawn) - LINE.log_prob(jnp.broadcast_to(theirs, (5, 2)), drawn)
+    ratio = LINE.log_prob(jnp.broadcast_to(ours, (5, 2)), drawn) - LINE.log_prob(
+        jnp.broadcast_to(theirs, (5, 2)), drawn
+    )
     normal = lambda told: stats.norm.logpdf(np.asarray(drawn)[:, 0], told[0], np.exp(told[1]))
     np.testing.assert_allclose(ratio, normal(ours) - normal(theirs), rtol=1e-12)
 
@@ -65,7 +85,9 @@ def test_draws_are_those_of_the_normal_distribution_and_what_is_emitted_is_in_th
     low, high = np.append(low, np.float32(-3.4e38)), np.append(high, np.float32(3.4e38))
     policy = make_action_dist(Box((41,), low=tuple(low.tolist()), high=tuple(high.tolist())))
     told = jnp.concatenate([jnp.full(41, 0.5), jnp.full(41, -0.7)])
-    drawn = jax.vmap(lambda normal: policy.draw(told, normal))(policy.action_noise(jax.random.key(0), 2000))
+    drawn = jax.vmap(lambda normal: policy.draw(told, normal))(
+        policy.action_noise(jax.random.key(0), 2000)
+    )
     assert stats.kstest(np.ravel(drawn), stats.norm(0.5, np.exp(-0.7)).cdf).pvalue > 1e-3
     np.testing.assert_array_equal(policy.mode(told), np.full(41, 0.5, np.float32))
     for far in (drawn, jnp.full((1, 41), 50.0), jnp.full((1, 41), -50.0)):
@@ -86,10 +108,14 @@ def test_categorical_is_softmax(float64):
     logits, action = jax.random.normal(jax.random.key(1), (6, 3)) * 2, jnp.array([0, 1, 2, 2, 1, 0])
     policy = make_action_dist(Discrete(3))
     pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(policy.log_prob(logits, action), np.log(pi)[np.arange(6), action], rtol=1e-12)
+    np.testing.assert_allclose(
+        policy.log_prob(logits, action), np.log(pi)[np.arange(6), action], rtol=1e-12
+    )
     np.testing.assert_allclose(policy.log_pi(logits), np.log(pi), rtol=1e-12)
     np.testing.assert_allclose(policy.entropy(logits), -(pi * np.log(pi)).sum(axis=1), rtol=1e-12)
     np.testing.assert_array_equal(policy.mode(logits), pi.argmax(axis=1))
     np.testing.assert_array_equal(policy.to_env(action), policy.action_index(action))
-    drawn = jax.vmap(lambda gumbel: policy.draw(logits[0], gumbel))(policy.action_noise(jax.random.key(2), 20_000))
+    drawn = jax.vmap(lambda gumbel: policy.draw(logits[0], gumbel))(
+        policy.action_noise(jax.random.key(2), 20_000)
+    )
     np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 20_000, pi[0], atol=0.015)

@@ -19,7 +19,11 @@ from ersac.algorithm import game
 from ersac.envs.base import Discrete, Spec
 from ersac.types import Params, Trajectory
 
-LAYERS, WIDTH, ACTIONS = 3, 2, 2  # eight states are enough to have every term, and few enough to enumerate
+LAYERS, WIDTH, ACTIONS = (
+    3,
+    2,
+    2,
+)  # eight states are enough to have every term, and few enough to enumerate
 STATES = LAYERS * WIDTH
 SPEC = Spec("tiny", Discrete(STATES), Discrete(ACTIONS), 1)
 
@@ -34,11 +38,22 @@ class TinyMDP(NamedTuple):
 
 def draw(seed: int) -> TinyMDP:
     rng = np.random.default_rng(seed)
-    return TinyMDP(rng.dirichlet(np.ones(WIDTH)), rng.normal(size=(STATES, ACTIONS)), rng.dirichlet(np.ones(WIDTH), (STATES, ACTIONS)))
+    return TinyMDP(
+        rng.dirichlet(np.ones(WIDTH)),
+        rng.normal(size=(STATES, ACTIONS)),
+        rng.dirichlet(np.ones(WIDTH), (STATES, ACTIONS)),
+    )
 
 
 def settings(**changes) -> config.ActorCritic:
-    quiet = {"gamma": 1.0, "value_weight": 0.0, "reward_weight": 0.0, "advantage_limit": 1e9, "hidden": (24, 24), "members": 3}
+    quiet = {
+        "gamma": 1.0,
+        "value_weight": 0.0,
+        "reward_weight": 0.0,
+        "advantage_limit": 1e9,
+        "hidden": (24, 24),
+        "members": 3,
+    }
     return config.check(config.override(config.ActorCritic(), **(quiet | changes)))
 
 
@@ -49,7 +64,11 @@ def exact_optimism(mdp: TinyMDP, log_pi, sigma2, log_tau):
     by_layer = []
     for layer in reversed(range(LAYERS)):
         states = slice(layer * WIDTH, (layer + 1) * WIDTH)
-        k = mdp.reward[states] + sigma2[states] / (2 * tau) + jnp.einsum("saz,z->sa", mdp.next[states], j)
+        k = (
+            mdp.reward[states]
+            + sigma2[states] / (2 * tau)
+            + jnp.einsum("saz,z->sa", mdp.next[states], j)
+        )
         pi = jnp.exp(log_pi[states])
         j = jnp.sum(pi * (k - tau * log_pi[states]), axis=-1)
         by_layer.insert(0, j)
@@ -63,12 +82,25 @@ def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
         obs, actions, probability = [first], [], mdp.start[first]
         for layer in range(LAYERS):
             action, following = rest[2 * layer], rest[2 * layer + 1]
-            probability *= np.exp(log_pi[obs[-1], action]) * (mdp.next[obs[-1], action, following] if layer < LAYERS - 1 else 1 / WIDTH)
+            probability *= np.exp(log_pi[obs[-1], action]) * (
+                mdp.next[obs[-1], action, following] if layer < LAYERS - 1 else 1 / WIDTH
+            )
             actions.append(action)
             obs.append((layer + 1) * WIDTH + following if layer < LAYERS - 1 else following)
         s, a = np.array(obs[:-1]), np.array(actions)
         ends = np.append(np.ones(LAYERS - 1), 0.0)
-        yield probability, Trajectory(np.array(obs), a, mdp.reward[s, a], ends, np.ones(LAYERS), log_pi[s, a], np.zeros((LAYERS, 3)))
+        yield (
+            probability,
+            Trajectory(
+                np.array(obs),
+                a,
+                mdp.reward[s, a],
+                ends,
+                np.ones(LAYERS),
+                log_pi[s, a],
+                np.zeros((LAYERS, 3)),
+            ),
+        )
 
 
 def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Params:
@@ -78,7 +110,11 @@ def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Param
     free = tables["value"]["own"] if own else dense["value"]["top"]
 
     def told(free):
-        changed = (dense["value"], {"own": free}) if own else (dense["value"] | {"top": free}, tables["value"])
+        changed = (
+            (dense["value"], {"own": free})
+            if own
+            else (dense["value"] | {"top": free}, tables["value"])
+        )
         return head.apply(*changed, obs, features)[:, 0]
 
     slope = jax.jacobian(told)(free).reshape(len(wanted), -1)
@@ -90,7 +126,9 @@ def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Param
     return Params(dense | {"value": dense["value"] | {"top": free}}, tables)
 
 
-def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_settings: config.ActorCritic):
+def sampled_and_exact(
+    seed: int, lam: float, exact_critic: bool, learner_settings: config.ActorCritic
+):
     """The expected gradient of the implemented loss, and autodiff of the exact objective; both in torso, policy and log tau."""
     mdp, everywhere = draw(seed), jnp.arange(STATES)
     s = config.override(learner_settings, lam=lam)
@@ -100,7 +138,9 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
     learner = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), learner)
     rng = np.random.default_rng(seed + 1)
     stir = lambda x: x + 0.5 * rng.normal(size=x.shape)
-    dense, tables = jax.tree.map(stir, Params(learner.params.dense, optimisers.rows.unpack(learner.params.rows)))
+    dense, tables = jax.tree.map(
+        stir, Params(learner.params.dense, optimisers.rows.unpack(learner.params.rows))
+    )
     log_tau, memory = learner.log_tau, learner.memory
 
     def objective(dense, tables, log_tau):
@@ -109,13 +149,20 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
     heads = Params(dense["uncertainty"], tables["uncertainty"])
-    known = lambda action: parts.uncertainty.sigma2(heads, memory, everywhere, features, jnp.full(STATES, action))
+    known = lambda action: parts.uncertainty.sigma2(
+        heads, memory, everywhere, features, jnp.full(STATES, action)
+    )
     sigma2 = jnp.stack([known(action) for action in range(ACTIONS)], axis=-1)
-    log_pi = np.asarray(jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere)))
+    log_pi = np.asarray(
+        jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere))
+    )
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
         if s.critic == "expected-bonus":  # its critic tells the rest
-            j -= jnp.sum(jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi), axis=-1)
+            j -= jnp.sum(
+                jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi),
+                axis=-1,
+            )
         dense, tables = with_values(parts.value, Params(dense, tables), everywhere, features, j)
 
     probabilities, trajectories = zip(*every_trajectory(mdp, log_pi), strict=True)
@@ -124,23 +171,40 @@ def sampled_and_exact(seed: int, lam: float, exact_critic: bool, learner_setting
 
     def one(dense, tables, log_tau, t):
         rows = jax.tree.map(lambda table: table[t.obs], tables)
-        undamped, running = dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)), ac.Running(jnp.zeros(()), jnp.zeros(()))
-        return ac.actor_critic_loss(s, parts, Params(dense, rows), log_tau, memory, t, undamped, running)[0]
+        undamped, running = (
+            dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)),
+            ac.Running(jnp.zeros(()), jnp.zeros(())),
+        )
+        return ac.actor_critic_loss(
+            s, parts, Params(dense, rows), log_tau, memory, t, undamped, running
+        )[0]
 
-    gradients = jax.jit(jax.vmap(jax.grad(one, (0, 1, 2)), (None, None, None, 0)))(dense, tables, log_tau, batch)
+    gradients = jax.jit(jax.vmap(jax.grad(one, (0, 1, 2)), (None, None, None, 0)))(
+        dense, tables, log_tau, batch
+    )
     # The loss is a mean over steps in units of tau; the objective is a sum, in the reward's units.
-    expected = jax.tree.map(lambda g: -LAYERS * jnp.exp(log_tau) * jnp.tensordot(jnp.array(probabilities), g, axes=1), gradients)
+    expected = jax.tree.map(
+        lambda g: -LAYERS * jnp.exp(log_tau) * jnp.tensordot(jnp.array(probabilities), g, axes=1),
+        gradients,
+    )
     exact = jax.jit(jax.grad(objective, (0, 1, 2)))(dense, tables, log_tau)
     played = lambda g: [g[0]["torso"], g[0]["policy"], g[1]["torso"], g[1]["policy"], g[2]]
     flat = lambda g: np.concatenate([np.ravel(x) for x in jax.tree.leaves(played(g))])
     return flat(expected), flat(exact)
 
 
-@pytest.mark.parametrize(("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)])
+@pytest.mark.parametrize(
+    ("lam", "exact_critic"), [(1.0, False), (1.0, True), (0.6, True), (0.0, True)]
+)
 @pytest.mark.parametrize("critic", ["sampled", "expected-bonus"])
-@pytest.mark.parametrize("uncertainty", [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "uncertainty",
+    [config.Ensemble(members=3), pytest.param(config.Counts(), marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("network", ["table", "mlp"])
-def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam, exact_critic, critic, uncertainty, network):
+def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(
+    float64, lam, exact_critic, critic, uncertainty, network
+):
     for seed in range(2):
         s = settings(critic=critic, network=network, estimator_hidden=(4,))
         s = config.check(config.replace_at(s, ("uncertainty",), uncertainty))
@@ -151,7 +215,9 @@ def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(float64, lam,
 
 
 def test_the_entropy_sign_as_printed_in_algorithm_1_is_wrong(float64, monkeypatch):
-    printed = lambda log_pi_a, advantage, bonus, weight, entropy: log_pi_a * jax.lax.stop_gradient(advantage) + bonus - weight * entropy
+    printed = lambda log_pi_a, advantage, bonus, weight, entropy: (
+        log_pi_a * jax.lax.stop_gradient(advantage) + bonus - weight * entropy
+    )
     monkeypatch.setattr(game, "payoff", printed)
     expected, exact = sampled_and_exact(0, 1.0, False, settings())
     assert np.max(np.abs(expected - exact)) > 1e-3

@@ -20,7 +20,15 @@ def rollout(seed: int) -> Trajectory:
     rng = np.random.default_rng(seed)
     whole = lambda *shape: rng.integers(0, 10**6, shape).astype(np.int32)
     real = lambda *shape: rng.normal(size=shape).astype(np.float32)
-    return Trajectory(whole(STEPS + 1), whole(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS), real(STEPS, MEMBERS))
+    return Trajectory(
+        whole(STEPS + 1),
+        whole(STEPS),
+        real(STEPS),
+        real(STEPS),
+        real(STEPS),
+        real(STEPS),
+        real(STEPS, MEMBERS),
+    )
 
 
 def alone(seed: int) -> Trajectory:
@@ -53,7 +61,9 @@ def slots(priority, exponent, key):
     return replay.prioritised(CAPACITY, DRAWS, 1, 1.0, exponent).draw(ring, NOBODY, 0, key)[1]
 
 
-@pytest.mark.parametrize(("exponent", "unit"), [(0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (6.0, 1e-7), (6.0, 1e7)])
+@pytest.mark.parametrize(
+    ("exponent", "unit"), [(0.0, 1.0), (0.6, 1.0), (1.0, 1.0), (6.0, 1e-7), (6.0, 1e7)]
+)
 def test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority(exponent, unit):
     """Whatever the unit of errors is: its power need not fit into single precision. What is empty is never drawn."""
     priority = np.zeros(CAPACITY)
@@ -67,14 +77,20 @@ def test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority(exponent,
     assert stats.chisquare(groups(seen), groups(wanted), sum_check=False).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("share", [0.0, np.nextafter(np.float32(1), np.float32(0))], ids=["least", "most"])
+@pytest.mark.parametrize(
+    "share", [0.0, np.nextafter(np.float32(1), np.float32(0))], ids=["least", "most"]
+)
 def test_rounding_draws_nothing_from_where_nothing_is(monkeypatch, share):
     """The smallest and the largest draw there are fall on the first and the last that are held, however running sums are rounded."""
-    monkeypatch.setattr(jax.random, "uniform", lambda key, shape: jnp.full(shape, share, jnp.float32))
+    monkeypatch.setattr(
+        jax.random, "uniform", lambda key, shape: jnp.full(shape, share, jnp.float32)
+    )
     for capacity, held in ((1_000_000, 700_000), (3, 2)):
         buffer = replay.prioritised(capacity, 1, 1, 1.0, 1.0)
         drawn = jax.jit(
-            lambda priority, buffer=buffer, held=held: buffer.draw(replay.RingState((), priority, jnp.asarray(held)), NOBODY, 0, ())[1]
+            lambda priority, buffer=buffer, held=held: buffer.draw(
+                replay.RingState((), priority, jnp.asarray(held)), NOBODY, 0, ()
+            )[1]
         )
         for seed in range(20):
             priority = np.zeros(capacity, np.float32)
@@ -91,7 +107,9 @@ def test_the_ring_holds_the_last_rollouts_bit_for_bit():
         batch, places = DRAW(ring, alone(seed), 0, jax.random.key(seed))
         assert set(np.asarray(places).tolist()) == {one % 3 for one in last}
         for one, place in enumerate(np.asarray(places)):  # what is drawn is what is held
-            assert bits(jax.tree.map(lambda leaf, one=one: np.asarray(leaf[one]), jax.device_get(batch))) == held_bits(ring, place)
+            assert bits(
+                jax.tree.map(lambda leaf, one=one: np.asarray(leaf[one]), jax.device_get(batch))
+            ) == held_bits(ring, place)
     assert ring.pushed == 8
 
 
@@ -110,7 +128,9 @@ def test_reweighting_changes_its_slots_and_no_others():
     assert after.priority[1] == ring.priority[1]
     assert after.priority[2] == 3
     assert 0 < after.priority[0] < 1e-6  # nothing left to tell, yet not empty
-    assert [held_bits(after, slot) for slot in range(3)] == [held_bits(ring, slot) for slot in range(3)]
+    assert [held_bits(after, slot) for slot in range(3)] == [
+        held_bits(ring, slot) for slot in range(3)
+    ]
     assert after.pushed == ring.pushed
 
 
@@ -129,8 +149,12 @@ def test_of_32_draws_at_97_percent_the_first_is_the_newest():
 def test_the_newest_has_its_share_of_any_number_of_draws():
     """Of the first n draws the smallest whole number that is not less, for every fraction in thousandths: none is lost to rounding."""
     thousandths, draws = np.arange(1001), np.arange(1, 257)
-    newest = jax.jit(jax.vmap(replay.is_newest, (0, None)))(np.float32(thousandths / 1000), draws - 1)  # [1001, 256]
-    np.testing.assert_array_equal(np.cumsum(newest, axis=1), -(-np.outer(1000 - thousandths, draws) // 1000))
+    newest = jax.jit(jax.vmap(replay.is_newest, (0, None)))(
+        np.float32(thousandths / 1000), draws - 1
+    )  # [1001, 256]
+    np.testing.assert_array_equal(
+        np.cumsum(newest, axis=1), -(-np.outer(1000 - thousandths, draws) // 1000)
+    )
 
 
 def test_all_are_the_newest_or_none():
@@ -157,29 +181,45 @@ def test_fresh_keeps_nothing_and_gives_the_newest_alone():
 
 
 @pytest.mark.parametrize(
-    ("passes", "envs", "minibatch"), [(1, 16, 4), (2, 16, 4), (3, 6, 2), (2, 6, 6), (2, 6, 100), (3, 6, None), (2, 7, 1)]
+    ("passes", "envs", "minibatch"),
+    [(1, 16, 4), (2, 16, 4), (3, 6, 2), (2, 6, 6), (2, 6, 100), (3, 6, None), (2, 7, 1)],
 )
 def test_every_fresh_rollout_is_drawn_as_often_as_there_are_passes(passes, envs, minibatch):
     """At most a minibatch of them in an update, what is drawn is what came, and every pass has all of them."""
     buffer, size = replay.on_policy(passes, envs, minibatch), min(envs, minibatch or envs)
     newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(envs)))
-    batches = [buffer.draw((), newest, update, jax.random.key(0))[0] for update in range(buffer.updates)]
+    batches = [
+        buffer.draw((), newest, update, jax.random.key(0))[0] for update in range(buffer.updates)
+    ]
     assert buffer.updates == passes * envs // size
     assert all(len(batch.reward) == size for batch in batches)
     known = {tuple(bits(rollout(number))): number for number in range(envs)}
-    each = [jax.tree.map(lambda x, n=n: np.asarray(x[n]), batch) for batch in batches for n in range(size)]
+    each = [
+        jax.tree.map(lambda x, n=n: np.asarray(x[n]), batch)
+        for batch in batches
+        for n in range(size)
+    ]
     drawn = np.reshape([known[tuple(bits(one))] for one in each], (passes, envs))
     np.testing.assert_array_equal(np.sort(drawn, axis=1), np.tile(np.arange(envs), (passes, 1)))
 
 
-@pytest.mark.parametrize(("passes", "envs", "minibatch"), [(1, 5, 2), (2, 5, 2), (3, 7, 4), (2, 17, 16)])
-def test_where_minibatches_do_not_fit_none_is_larger_and_no_rollout_is_left_out(passes, envs, minibatch):
+@pytest.mark.parametrize(
+    ("passes", "envs", "minibatch"), [(1, 5, 2), (2, 5, 2), (3, 7, 4), (2, 17, 16)]
+)
+def test_where_minibatches_do_not_fit_none_is_larger_and_no_rollout_is_left_out(
+    passes, envs, minibatch
+):
     buffer = replay.on_policy(passes, envs, minibatch)
     newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(envs)))
-    places = [np.asarray(buffer.draw((), newest, update, jax.random.key(0))[1]).tolist() for update in range(buffer.updates)]
+    places = [
+        np.asarray(buffer.draw((), newest, update, jax.random.key(0))[1]).tolist()
+        for update in range(buffer.updates)
+    ]
     assert all(len(set(each)) == len(each) <= minibatch for each in places)
     turns = buffer.updates // passes
-    each_pass = [np.concatenate(places[first : first + turns]) for first in range(0, buffer.updates, turns)]
+    each_pass = [
+        np.concatenate(places[first : first + turns]) for first in range(0, buffer.updates, turns)
+    ]
     assert len(each_pass) == passes
     assert all(set(each.tolist()) == set(range(envs)) for each in each_pass)
 
@@ -189,10 +229,16 @@ def test_rollouts_that_come_together_are_kept_in_their_order_and_drawn_in_turn()
     buffer = replay.prioritised(7, 6, 2, 0.5, 1.0)
     ring = buffer.init(rollout(0))
     for first in (0, 3, 6):
-        ring = buffer.push(ring, jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(first, first + 3))))
+        ring = buffer.push(
+            ring, jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(first, first + 3)))
+        )
     assert ring.pushed == 9
-    assert [held_bits(ring, one % 7) for one in range(2, 9)] == [bits(rollout(one)) for one in range(2, 9)]
+    assert [held_bits(ring, one % 7) for one in range(2, 9)] == [
+        bits(rollout(one)) for one in range(2, 9)
+    ]
     newest = jax.tree.map(lambda *x: np.stack(x), *map(rollout, range(6, 9)))
-    slots = np.concatenate([buffer.draw(ring, newest, update, jax.random.key(update))[1] for update in range(2)])
+    slots = np.concatenate(
+        [buffer.draw(ring, newest, update, jax.random.key(update))[1] for update in range(2)]
+    )
     now = np.asarray(replay.is_newest(0.5, np.arange(12)))
     assert slots[now].tolist() == [1, 0, 6, 1, 0, 6]

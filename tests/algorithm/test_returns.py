@@ -21,7 +21,9 @@ def draw(seed: int, steps: int = 23):
     rng = np.random.default_rng(seed)
     value, reward = rng.normal(size=steps + 1), rng.normal(size=steps)
     discount = 0.97 * (rng.random(steps) > 0.2)  # episodes end inside
-    rho = np.minimum(1.0, rng.exponential(size=steps)) * (rng.random(steps) > 0.1)  # some steps masked
+    rho = np.minimum(1.0, rng.exponential(size=steps)) * (
+        rng.random(steps) > 0.1
+    )  # some steps masked
     return value, reward, discount, rho
 
 
@@ -30,7 +32,13 @@ def by_definition(value, reward, discount, rho, lam):
     steps = len(reward)
     delta = [rho[t] * (reward[t] + discount[t] * value[t + 1] - value[t]) for t in range(steps)]
     return np.array(
-        [sum(np.prod([lam * discount[i] * rho[i] for i in range(s, t)]) * delta[t] for t in range(s, steps)) for s in range(steps)]
+        [
+            sum(
+                np.prod([lam * discount[i] * rho[i] for i in range(s, t)]) * delta[t]
+                for t in range(s, steps)
+            )
+            for s in range(steps)
+        ]
     )
 
 
@@ -38,22 +46,30 @@ def by_definition(value, reward, discount, rho, lam):
 def test_vtrace_is_its_double_sum(float64, lam):
     for seed in range(20):
         inputs = draw(seed)
-        np.testing.assert_allclose(VTRACE(*map(jnp.asarray, inputs), lam), by_definition(*inputs, lam), rtol=0, atol=1e-13)
+        np.testing.assert_allclose(
+            VTRACE(*map(jnp.asarray, inputs), lam), by_definition(*inputs, lam), rtol=0, atol=1e-13
+        )
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
 def test_targets_agree_with_rlax(float64, lam):
     value, reward, discount, rho = map(jnp.asarray, draw(7))
     target = returns.targets(value, reward, jnp.zeros_like(reward), discount, rho, lam)
-    oracle = rlax.vtrace_td_error_and_advantage(value[:-1], value[1:], reward, discount, rho, lambda_=lam)
+    oracle = rlax.vtrace_td_error_and_advantage(
+        value[:-1], value[1:], reward, discount, rho, lambda_=lam
+    )
     np.testing.assert_allclose(target.error, oracle.errors, atol=1e-12)
-    np.testing.assert_allclose(rho * (target.action_value - value[:-1]), oracle.pg_advantage, atol=1e-12)
+    np.testing.assert_allclose(
+        rho * (target.action_value - value[:-1]), oracle.pg_advantage, atol=1e-12
+    )
 
 
 def test_td_lambda_is_the_case_rho_one(float64):
     value, reward, discount, _ = map(jnp.asarray, draw(3))
     error = returns.vtrace_errors(value, reward, discount, jnp.ones_like(reward), 0.8)
-    np.testing.assert_allclose(error + value[:-1], rlax.lambda_returns(reward, discount, value[1:], 0.8), atol=1e-12)
+    np.testing.assert_allclose(
+        error + value[:-1], rlax.lambda_returns(reward, discount, value[1:], 0.8), atol=1e-12
+    )
 
 
 def test_entropy_of_later_steps_is_in_the_action_value_and_its_own_is_not(float64):
@@ -69,7 +85,9 @@ def test_a_masked_step_neither_learns_nor_passes_anything_on(float64):
     value, reward, discount, rho = map(jnp.asarray, draw(11))
     rho = rho.at[9].set(0.0)
     before = returns.vtrace_errors(value, reward, discount, rho, 0.9)
-    after = returns.vtrace_errors(value.at[10:].add(5.0), reward.at[9].add(100.0), discount, rho, 0.9)
+    after = returns.vtrace_errors(
+        value.at[10:].add(5.0), reward.at[9].add(100.0), discount, rho, 0.9
+    )
     assert before[9] == 0
     np.testing.assert_array_equal(before[:9], after[:9])
 
@@ -87,16 +105,26 @@ def test_retrace_is_its_double_sum(float64, lam):
     """With masked steps, and with episodes that end inside."""
     for seed in range(20):
         j, reward, discount, rho = draw(seed)
-        inputs = (np.random.default_rng(100 + seed).normal(size=len(reward)), j, reward, discount, rho)
+        inputs = (
+            np.random.default_rng(100 + seed).normal(size=len(reward)),
+            j,
+            reward,
+            discount,
+            rho,
+        )
         got = RETRACE(*map(jnp.asarray, inputs), lam)
         np.testing.assert_allclose(got, retrace_by_definition(*inputs, lam), rtol=0, atol=1e-12)
         if lam == 0:
-            np.testing.assert_array_equal(got, reward + discount * j[1:] - inputs[0])  # the one-step error
+            np.testing.assert_array_equal(
+                got, reward + discount * j[1:] - inputs[0]
+            )  # the one-step error
 
 
 def test_retrace_corrects_what_follows_an_action_and_not_the_action(float64):
     j, reward, discount, rho = map(jnp.asarray, draw(4))
     told = j[:-1] + 0.3
-    influence = np.asarray(jax.jacobian(lambda rho: returns.retrace_errors(told, j, reward, discount, rho, 0.9))(rho))  # [T, T]
+    influence = np.asarray(
+        jax.jacobian(lambda rho: returns.retrace_errors(told, j, reward, discount, rho, 0.9))(rho)
+    )  # [T, T]
     assert not np.diag(influence).any()
     assert np.any(influence[np.triu_indices(len(reward), 1)])

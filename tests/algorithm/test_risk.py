@@ -11,23 +11,33 @@ from ersac.algorithm import game, risk
 def payoff(attitude: risk.Risk, log_tau, log_pi_a=-0.5, advantage=0.7, sigma2=0.3, entropy=0.6):
     tau = jnp.exp(log_tau)
     return game.payoff(
-        jnp.asarray(log_pi_a), jnp.asarray(advantage), attitude.bonus(jnp.asarray(sigma2), tau), attitude.weight(tau), entropy
+        jnp.asarray(log_pi_a),
+        jnp.asarray(advantage),
+        attitude.bonus(jnp.asarray(sigma2), tau),
+        attitude.weight(tau),
+        entropy,
     )
 
 
 def test_the_taus_of_the_paper(float64):
     gradient = jax.grad(lambda tau: payoff(risk.seeking(), jnp.log(tau)))(jnp.asarray(0.4))
-    assert float(gradient) == pytest.approx(0.6 - 0.3 / (2 * 0.4**2), abs=1e-14)  # H - sigma2 / (2 tau^2)
+    assert float(gradient) == pytest.approx(
+        0.6 - 0.3 / (2 * 0.4**2), abs=1e-14
+    )  # H - sigma2 / (2 tau^2)
 
 
-@pytest.mark.parametrize("attitude", [risk.neutral(0.01), risk.optimist(1.0, 0.01), risk.frozen(risk.seeking())])
+@pytest.mark.parametrize(
+    "attitude", [risk.neutral(0.01), risk.optimist(1.0, 0.01), risk.frozen(risk.seeking())]
+)
 def test_tau_stays_still_where_nothing_depends_on_it(attitude):
     assert float(jax.grad(lambda log_tau: payoff(attitude, log_tau))(jnp.asarray(-1.0))) == 0
 
 
 def test_frozen_pays_the_same():
     log_tau = jnp.asarray(-1.0)
-    assert float(payoff(risk.frozen(risk.seeking()), log_tau)) == float(payoff(risk.seeking(), log_tau))
+    assert float(payoff(risk.frozen(risk.seeking()), log_tau)) == float(
+        payoff(risk.seeking(), log_tau)
+    )
 
 
 def test_bonuses():
@@ -38,7 +48,9 @@ def test_bonuses():
 
 
 def test_the_advantage_is_not_differentiated():
-    through = lambda x: game.payoff(jnp.asarray(-0.5), x, jnp.asarray(0.0), jnp.asarray(0.0), jnp.asarray(0.0))
+    through = lambda x: game.payoff(
+        jnp.asarray(-0.5), x, jnp.asarray(0.0), jnp.asarray(0.0), jnp.asarray(0.0)
+    )
     assert float(jax.grad(through)(jnp.asarray(2.0))) == 0
 
 

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.fixture(autouse=True)
 def old_pandas(monkeypatch):
     """bsuite 0.3.6 is from before pandas 2, in which a Series cannot append any more."""
-    monkeypatch.setattr(pd.Series, "append", lambda self, other: pd.concat([self, other]), raising=False)
+    monkeypatch.setattr(
+        pd.Series, "append", lambda self, other: pd.concat([self, other]), raising=False
+    )
 
 
 def written(episodes: int) -> np.ndarray:
@@ -40,7 +42,10 @@ def seas(rng, episodes: int, slow: bool) -> dict[int, np.ndarray]:
     """A sea a size: most fail for a while and then succeed at some share, some for ever."""
     found = {}
     for size in bsuite_score.SIZES:
-        begins, share = int(episodes * rng.random() * (1.4 if slow else 0.6)), rng.choice([0.05, 0.15, 0.5, 1.0])
+        begins, share = (
+            int(episodes * rng.random() * (1.4 if slow else 0.6)),
+            rng.choice([0.05, 0.15, 0.5, 1.0]),
+        )
         found[size] = (np.arange(episodes) >= begins) & (rng.random(episodes) < share)
     return found
 
@@ -49,7 +54,15 @@ def sea_frame(goals: dict[int, np.ndarray]) -> pd.DataFrame:
     frames = []
     for size, found in goals.items():
         episode = written(len(found))
-        frames.append(pd.DataFrame({"size": size, "episode": episode, "total_bad_episodes": np.cumsum(~found)[episode - 1]}))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "size": size,
+                    "episode": episode,
+                    "total_bad_episodes": np.cumsum(~found)[episode - 1],
+                }
+            )
+        )
     return pd.concat(frames, ignore_index=True)
 
 
@@ -77,15 +90,26 @@ def swingup_frame(returns: dict[float, np.ndarray]) -> pd.DataFrame:
     for number, (height, found) in enumerate(returns.items()):
         episode = written(len(found))
         best = np.maximum.accumulate(np.maximum(found, 0))
-        told = {"episode": episode, "total_return": np.cumsum(found)[episode - 1], "best_episode": best[episode - 1]}
-        frames.append(pd.DataFrame({"bsuite_id": f"cartpole_swingup/{number}", "height_threshold": height, **told}))
+        told = {
+            "episode": episode,
+            "total_return": np.cumsum(found)[episode - 1],
+            "best_episode": best[episode - 1],
+        }
+        frames.append(
+            pd.DataFrame(
+                {"bsuite_id": f"cartpole_swingup/{number}", "height_threshold": height, **told}
+            )
+        )
     return pd.concat(frames, ignore_index=True)
 
 
 @pytest.mark.parametrize("episodes", [150, 950, 1_300])
 def test_the_score_of_the_swing_up_is_bsuites(episodes):
     rng = np.random.default_rng(episodes)
-    returns = {height: rng.normal(rng.choice([-50, 60, 400, 800]), 15, episodes) for height in bsuite_score.HEIGHTS}
+    returns = {
+        height: rng.normal(rng.choice([-50, 60, 400, 800]), 15, episodes)
+        for height in bsuite_score.HEIGHTS
+    }
     ours = bsuite_score.cartpole_swingup_score(returns)
     assert ours == pytest.approx(swingup.score(swingup_frame(returns)), abs=1e-9)
     assert 0.1 < ours < 0.9
@@ -95,7 +119,9 @@ def test_the_sizes_are_those_of_bsuites_sweeps():
     for sweep in (sea_sweep, stochastic_sweep):
         assert tuple(each["size"] for each in sweep.SETTINGS) == bsuite_score.SIZES
         assert sweep.NUM_EPISODES == bsuite_score.SEA_EPISODES
-    assert tuple(each["height_threshold"] for each in swingup_sweep.SETTINGS) == bsuite_score.HEIGHTS
+    assert (
+        tuple(each["height_threshold"] for each in swingup_sweep.SETTINGS) == bsuite_score.HEIGHTS
+    )
     assert swingup_sweep.NUM_EPISODES == bsuite_score.SWINGUP_EPISODES
 
 
@@ -106,5 +132,7 @@ def test_luck_in_the_first_hundred_does_not_count_where_moves_slip():
 
 
 def test_as_many_as_the_limit_is_not_below_it():
-    goals = {20: np.arange(100) % 10 == 9}  # at each tenth episode nine of ten are bad, and more in between
+    goals = {
+        20: np.arange(100) % 10 == 9
+    }  # at each tenth episode nine of ten are bad, and more in between
     assert bsuite_score.deep_sea_score(goals) == 0 == sea.score(sea_frame(goals))

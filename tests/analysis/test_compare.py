@@ -57,18 +57,35 @@ def told(capsys, *argv):
 def test_the_records_of_a_grid_say_what_the_docs_say(capsys):
     """The median, and each pair of eight and eight seeds, recomputed from what the summaries hold."""
     code, out, err = told(capsys, "gone", GENERAL, "--json")
-    assert (code, err) == (0, ["ersac: left out: cannot read gone/settings.json: No such file or directory"])
+    assert (code, err) == (
+        0,
+        ["ersac: left out: cannot read gone/settings.json: No such file or directory"],
+    )
     comparisons = json.loads(out[-1])["comparisons"]
     (found,) = (each for each in comparisons if each["env"] == "gym:MiniGrid-Empty-16x16-v0")
     ends = {"ersac": [], "vanilla": []}
     for run in pack.read_pack(GENERAL).runs:
         if run.env == found["env"]:
             ends[run.agent] += [seed["mean_return"] for seed in run.summary["per_seed"]]
-    assert (found["agent"], found["other"], found["seeds"], found["other_seeds"], found["steps"]) == ("ersac", "vanilla", 8, 8, 200_000)
+    assert (
+        found["agent"],
+        found["other"],
+        found["seeds"],
+        found["other_seeds"],
+        found["steps"],
+    ) == ("ersac", "vanilla", 8, 8, 200_000)
     assert found["score"] == pytest.approx(np.median(ends["ersac"]), rel=1e-5)
     assert found["other_score"] == pytest.approx(np.median(ends["vanilla"]), rel=1e-5)
-    assert found["improvement"] == np.mean([one > another for one in ends["ersac"] for another in ends["vanilla"]])
-    assert min(ends["ersac"]) - 1e-6 <= found["low"] < found["score"] < found["high"] <= max(ends["ersac"]) + 1e-6
+    assert found["improvement"] == np.mean(
+        [one > another for one in ends["ersac"] for another in ends["vanilla"]]
+    )
+    assert (
+        min(ends["ersac"]) - 1e-6
+        <= found["low"]
+        < found["score"]
+        < found["high"]
+        <= max(ends["ersac"]) + 1e-6
+    )
     assert 0 < found["steps_to_other"] < 200_000
     assert len(comparisons) == 7
     assert len(out) == 1 + 4 * 7  # and four lines for a person
@@ -81,17 +98,32 @@ def test_one_agent_is_no_comparison(tmp_path, capsys):
     pack.write_pack(general._replace(path=tmp_path / "cartpole.json", runs=runs))
     code, _, err = told(capsys, tmp_path / "cartpole.json")
     assert code == 2
-    assert err == ["ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"]
+    assert err == [
+        "ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"
+    ]
     assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare PATH [PATH ...]"])
 
 
 @pytest.mark.parametrize(
-    ("steps", "line"), [(32, "nothing to compare: "), (300, "gym:CartPole-v1: a seed has ended no episode by 1 steps")]
+    ("steps", "line"),
+    [
+        (32, "nothing to compare: "),
+        (300, "gym:CartPole-v1: a seed has ended no episode by 1 steps"),
+    ],
 )
 def test_who_has_ended_nothing_is_told_in_one_line(tmp_path, capsys, monkeypatch, steps, line):
     """Sixteen poles stand for two steps at least; and one of two runs may have ended before the other's first episode did."""
     for agent in ("ersac", "vanilla"):
-        ersac.train("gym:CartPole-v1", agent=agent, steps=steps, rollout=2, hidden=(8,), lockstep=True, show=False, out=tmp_path / agent)
+        ersac.train(
+            "gym:CartPole-v1",
+            agent=agent,
+            steps=steps,
+            rollout=2,
+            hidden=(8,),
+            lockstep=True,
+            show=False,
+            out=tmp_path / agent,
+        )
     if steps == 300:
         monkeypatch.setattr(compare.Curve, "end", 1)
     code, _, err = told(capsys, tmp_path / "ersac", tmp_path / "vanilla")

@@ -12,7 +12,15 @@ from ersac import api, cli, display
 from ersac.analysis import picture
 from ersac.runs import records
 
-SMALL = {"depth": 5, "seeds": 2, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 130, "stop_when_solved": False}
+SMALL = {
+    "depth": 5,
+    "seeds": 2,
+    "hidden": (8, 8),
+    "rollout": 20,
+    "chunk": 5,
+    "episodes": 130,
+    "stop_when_solved": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +31,9 @@ def runs(tmp_path_factory):
         patch.setattr(picture, "draw_picture", lambda *_: None)
         patch.setattr(picture, "picture_png", lambda _: b"a picture")
         for agent, seed in (("ersac", 3), ("vanilla", 0)):
-            api.run_experiment(api.make_settings(agent=agent, seed=seed, **SMALL), home / agent, display.Silent())
+            api.run_experiment(
+                api.make_settings(agent=agent, seed=seed, **SMALL), home / agent, display.Silent()
+            )
     shutil.copytree(home / "ersac", home / "stopped")
     (home / "stopped" / "summary.json").unlink()
     shutil.copytree(home / "ersac", home / "damaged")
@@ -51,10 +61,24 @@ def ersac(runs, capsys, monkeypatch):
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_row_an_episode_whatever_became_of_other_runs(runs, ersac, tmp_path, suffix):
     to = tmp_path / "new" / f"all.{suffix}"
-    code, out, err = ersac("export", "ersac", "stopped", "damaged", "empty", "gone", "vanilla", "--to", str(to), "--json")
+    code, out, err = ersac(
+        "export",
+        "ersac",
+        "stopped",
+        "damaged",
+        "empty",
+        "gone",
+        "vanilla",
+        "--to",
+        str(to),
+        "--json",
+    )
     assert code == 0
     assert [line.split(": ")[1] for line in err] == ["left out"] * 4
-    assert [next(name for name in ("stopped", "damaged", "empty", "gone") if name in line) for line in err] == [
+    assert [
+        next(name for name in ("stopped", "damaged", "empty", "gone") if name in line)
+        for line in err
+    ] == [
         "stopped",
         "damaged",
         "empty",
@@ -71,7 +95,10 @@ def test_a_row_an_episode_whatever_became_of_other_runs(runs, ersac, tmp_path, s
     assert list(table.columns) == ["run", "agent", "depth", "seed", "episode", "goal", "return"]
     assert table["goal"].dtype == bool
     assert set(table["depth"]) == {5}
-    assert set(zip(table["run"], table["agent"], strict=True)) == {("ersac", "ersac"), ("vanilla", "vanilla")}
+    assert set(zip(table["run"], table["agent"], strict=True)) == {
+        ("ersac", "ersac"),
+        ("vanilla", "vanilla"),
+    }
     for run in ("ersac", "vanilla"):
         for facts in records.read_facts(runs / run)[0]:
             mine = table[(table["run"] == run) & (table["seed"] == facts.seed)]
@@ -103,9 +130,15 @@ def test_seeds_carry_their_verdicts_and_every_setting(runs, ersac, tmp_path, suf
     assert list(table["hidden"]) == ["8 8"] * 4
     assert list(table["risk"]) == ["Seeking", "Seeking", "Neutral", "Neutral"]
     assert list(table["tau0"].isna()) == [False, False, True, True]
-    told = [row for run in ("ersac", "vanilla") for row in json.loads((runs / run / "summary.json").read_text())["per_seed"]]
+    told = [
+        row
+        for run in ("ersac", "vanilla")
+        for row in json.loads((runs / run / "summary.json").read_text())["per_seed"]
+    ]
     for name in ("episodes", "first_goal", "solved_bsuite", "solved_reliable"):
-        assert [None if pandas.isna(value) else value for value in table[name]] == [row[name] for row in told]
+        assert [None if pandas.isna(value) else value for value in table[name]] == [
+            row[name] for row in told
+        ]
     if suffix == "parquet":
         assert {str(table[name].dtype) for name in ("seed", "episodes")} == {"int64"}
 
@@ -118,7 +151,10 @@ def test_what_cannot_be_is_one_line(ersac, tmp_path, monkeypatch):
         (("export", "ersac"), "which runs"),
         (("export", "ersac", "--to", str(there)), "is there already"),
         (("export", "ersac", "--to", "x.cvs"), "must end in .csv or .parquet; did you mean .csv?"),
-        (("export", "ersac", "--to", "x.csv", "--what", "episode"), "unknown table 'episode'; did you mean episodes?"),
+        (
+            ("export", "ersac", "--to", "x.csv", "--what", "episode"),
+            "unknown table 'episode'; did you mean episodes?",
+        ),
         (("export", "ersac", "--too", "x.csv"), "did you mean --to?"),
         (("export", "stopped", "--to", "x.csv"), "nothing to export"),
     ]:
@@ -127,4 +163,8 @@ def test_what_cannot_be_is_one_line(ersac, tmp_path, monkeypatch):
         assert words in err[-1]
     assert there.read_text() == "precious"
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert ersac("export", "ersac", "--to", "x.parquet") == (2, [], ['ersac: --to x.parquet needs pyarrow: pip install "ersac[track]"'])
+    assert ersac("export", "ersac", "--to", "x.parquet") == (
+        2,
+        [],
+        ['ersac: --to x.parquet needs pyarrow: pip install "ersac[track]"'],
+    )

@@ -31,13 +31,21 @@ def wanted(label: str) -> list[catalogue.Instance]:
 
 
 def sample(label: str, rule) -> list[figures.SolveRun]:
-    seen = [(each, each.settings, made_up(each, rule(each)).seeds[0].goals) for each in wanted(label)]
-    return [figures.SolveRun(each.line, settings.env.depth, settings.run.episodes, goals) for each, settings, goals in seen]
+    seen = [
+        (each, each.settings, made_up(each, rule(each)).seeds[0].goals) for each in wanted(label)
+    ]
+    return [
+        figures.SolveRun(each.line, settings.env.depth, settings.run.episodes, goals)
+        for each, settings, goals in seen
+    ]
 
 
 def text_of(figure) -> str:
     axes = figure.axes[0]
-    words = [text.get_text() for text in (*axes.texts, *(axes.get_legend().get_texts() if axes.get_legend() else ()))]
+    words = [
+        text.get_text()
+        for text in (*axes.texts, *(axes.get_legend().get_texts() if axes.get_legend() else ()))
+    ]
     return " ".join([*words, figure.get_supxlabel()])
 
 
@@ -52,7 +60,9 @@ def test_every_figure_is_drawn_even_where_nothing_was_solved(label):
 
 
 def test_the_papers_scale_has_no_watermark():
-    figure, _ = figures.draw_figure("f-robustness_lambda", sample("f-robustness_lambda", lambda each: 200), "paper", "")
+    figure, _ = figures.draw_figure(
+        "f-robustness_lambda", sample("f-robustness_lambda", lambda each: 200), "paper", ""
+    )
     assert "smoke" not in text_of(figure)
 
 
@@ -63,24 +73,39 @@ def test_the_numbers_of_a_figure_are_those_of_its_records():
     assert list(numbers) == ["ersac", "optimism", "vanilla", "boot-dqn", "boot-dqn-large"]
     assert numbers["ersac"]["median"] == {5: 125, 10: 200, 15: 325, 20: 500}
     assert numbers["ersac"]["solved"] == dict.fromkeys((5, 10, 15, 20), "3 of 3")
-    assert (numbers["ersac"]["deepest"], numbers["vanilla"]["deepest"], numbers["vanilla"]["median"]) == (20, None, {})
+    assert (
+        numbers["ersac"]["deepest"],
+        numbers["vanilla"]["deepest"],
+        numbers["vanilla"]["median"],
+    ) == (20, None, {})
     power = lambda each: round(2 * each.settings.env.depth**1.5 + 80)
-    _, numbers = figures.draw_figure("f-solve_time_v_depth", sample("f-solve_time_v_depth", power), "smoke", "")
+    _, numbers = figures.draw_figure(
+        "f-solve_time_v_depth", sample("f-solve_time_v_depth", power), "smoke", ""
+    )
     assert list(numbers) == ["ersac", "fit"]
     assert list(numbers["fit"]) == ["ersac"]
 
 
 def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
     label = "f-DeepSea_solved_v_boot_dqn"
-    homes = [(tmp_path / ("boot" if each.settings.agent.startswith("boot") else "ersac"), each) for each in wanted(label)]
+    homes = [
+        (tmp_path / ("boot" if each.settings.agent.startswith("boot") else "ersac"), each)
+        for each in wanted(label)
+    ]
     for home, each in homes[1:]:
         disk.make_directory(home / each.name)
         records.write_settings(home / each.name, each.settings)
         result = made_up(each, 100 + each.settings.env.depth)
-        records.write_results(home / each.name, result.seeds, result.metrics, [], None, result.summary())
+        records.write_results(
+            home / each.name, result.seeds, result.metrics, [], None, result.summary()
+        )
     told = figures.make_figure(label, homes, "smoke", "the command", tmp_path / "figures")
     assert (told["runs"], told["missing"]) == (len(homes) - 1, [homes[0][1].name])
-    assert (told["seeds"], len(told["settings_hash"]), len(told["date"])) == ("1000-1002", 12, len("2026-11-16"))
+    assert (told["seeds"], len(told["settings_hash"]), len(told["date"])) == (
+        "1000-1002",
+        12,
+        len("2026-11-16"),
+    )
     assert told["numbers"]["ersac"]["solved"][5] == "2 of 2"
     assert told["numbers"]["boot-dqn-large"]["solved"] == {5: "2 of 2", 10: "2 of 2"}
     with pytest.raises(exits.Resumable, match=r"^no run in .*ersac has ended"):
@@ -88,20 +113,30 @@ def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
 
 
 def test_half_a_failure_is_a_median_beyond_the_budget():
-    runs = sample("f-solve_time_v_depth", lambda each: 200 if each.settings.run.seed == 1000 else None)
+    runs = sample(
+        "f-solve_time_v_depth", lambda each: 200 if each.settings.run.seed == 1000 else None
+    )
     assert figures.median_solved(runs[:3]) is None
     assert figures.median_solved(runs[:1]) == 200
 
 
 def test_a_share_keeps_its_last_value_where_a_run_ended_early():
     goals = np.r_[np.zeros(100, bool), np.ones(100, bool)]
-    np.testing.assert_array_equal(figures.recent_share(goals, np.array([50, 100, 150, 200, 900])), [0, 0, 0.5, 1, 1])
+    np.testing.assert_array_equal(
+        figures.recent_share(goals, np.array([50, 100, 150, 200, 900])), [0, 0, 0.5, 1, 1]
+    )
 
 
 def test_a_scale_changes_depths_seeds_and_episodes_only():
     for sweep in catalogue.SWEEPS.values():
         learners = [
-            {(each.line, each.settings.learner) for each in catalogue.instances(sweep, sweep.sizes[scale])} for scale in catalogue.SCALES
+            {
+                (each.line, each.settings.learner)
+                for each in catalogue.instances(sweep, sweep.sizes[scale])
+            }
+            for scale in catalogue.SCALES
         ]
         assert set().union(*learners) == {(line.name, line.learner) for line in sweep.lines}
-    assert dataclasses.asdict(api.make_settings().learner) == dataclasses.asdict(catalogue.SWEEPS["solve-time"].lines[0].learner)
+    assert dataclasses.asdict(api.make_settings().learner) == dataclasses.asdict(
+        catalogue.SWEEPS["solve-time"].lines[0].learner
+    )

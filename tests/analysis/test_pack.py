@@ -145,7 +145,9 @@ def draw(capsys, records: Path, out: Path, label: str = LABEL) -> tuple[int, lis
 
 def test_a_figure_of_a_pack_is_that_of_the_directory(home, packed, tmp_path, capsys):
     """Of a directory without the command, which would run what is missing."""
-    figures.make_figure(LABEL, [(home, each) for each in WANTED], "smoke", "", tmp_path / "directory")
+    figures.make_figure(
+        LABEL, [(home, each) for each in WANTED], "smoke", "", tmp_path / "directory"
+    )
     assert draw(capsys, packed.parent, tmp_path / "packs") == (0, [])
     assert draw(capsys, packed, tmp_path / "pack") == (0, [])
     paths = (tmp_path / name / f"{LABEL}-smoke.json" for name in ("directory", "packs", "pack"))

@@ -25,14 +25,18 @@ def steady(steps: int, seconds: float, log: list[str], name: str):
 
 def test_sides_take_turns_for_as_long_as_was_planned():
     log: list[str] = []
-    paces = measure.alternate({"a": steady(10, 0.5, log, "a"), "b": steady(3, 2.0, log, "b")}, PLAN, lambda text: None)
+    paces = measure.alternate(
+        {"a": steady(10, 0.5, log, "a"), "b": steady(3, 2.0, log, "b")}, PLAN, lambda text: None
+    )
     assert paces == {"a": [20.0] * 3, "b": [1.5] * 3}
     assert "".join(log) == "aab" * 3
 
 
 def test_a_ratio_is_taken_repeat_by_repeat():
     assert measure.ratio(FINDING) == (30.0, 10.0, 30.0, 3)
-    slow_minute = FINDING._replace(above=[20.0, 2.0], below=[2.0, 0.2])  # hits both sides, and so neither
+    slow_minute = FINDING._replace(
+        above=[20.0, 2.0], below=[2.0, 0.2]
+    )  # hits both sides, and so neither
     assert measure.ratio(slow_minute)[:3] == pytest.approx((10, 10, 10))
 
 
@@ -46,7 +50,10 @@ def vanish():
 
 
 def test_a_contestant_may_live_in_a_process_of_its_own():
-    contestants = measure.prepared({"here": lambda: count_up(1), "there": functools.partial(measure.resident, count_up, 5)}, print)
+    contestants = measure.prepared(
+        {"here": lambda: count_up(1), "there": functools.partial(measure.resident, count_up, 5)},
+        print,
+    )
     (here, ours), (there, theirs) = next(contestants["here"]), next(contestants["there"])
     assert (here, there) == (2, 6)  # past the first chunk, in which it compiled
     assert ours != theirs
@@ -55,7 +62,9 @@ def test_a_contestant_may_live_in_a_process_of_its_own():
         os.kill(theirs, 0)
 
 
-@pytest.mark.parametrize(("function", "message"), [(len, "exactly one argument"), (vanish, "code 3")])
+@pytest.mark.parametrize(
+    ("function", "message"), [(len, "exactly one argument"), (vanish, "code 3")]
+)
 def test_a_process_that_fails_is_an_error_here(function, message):
     with pytest.raises(RuntimeError, match=message):
         next(measure.resident(function))
@@ -64,13 +73,20 @@ def test_a_process_that_fails_is_an_error_here(function, message):
 @pytest.fixture
 def instant(monkeypatch):
     """The command, with a suite that knows its answers."""
-    monkeypatch.setattr(suite, "SUITE", {name: lambda plan, tell: [] for name in command.NAMES} | {"dense": lambda plan, tell: [FINDING]})
+    monkeypatch.setattr(
+        suite,
+        "SUITE",
+        {name: lambda plan, tell: [] for name in command.NAMES}
+        | {"dense": lambda plan, tell: [FINDING]},
+    )
 
 
 def test_json_is_the_last_line(instant, capsys):
     assert benchmarks.main(["--json", "--only", "dense", "numba"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["ratios"] == {"dense/depth_100": {"median": 30.0, "low": 10.0, "high": 30.0, "repeats": 3}}
+    assert told["ratios"] == {
+        "dense/depth_100": {"median": 30.0, "low": 10.0, "high": 30.0, "repeats": 3}
+    }
     assert told["measured"]["dense/depth_100"] == {"above": 30.0, "below": 2.0, "unit": "steps/s"}
     assert told["machine"]["cores"] == os.cpu_count()
     assert told["date"][:2] == "20"
@@ -84,7 +100,9 @@ def test_the_tables_show_ratio_spread_and_promise(instant, capsys):
     assert all(word in shown for word in ("30x", "10 to 30", ">= 10: yes", "30 / 2 steps/s"))
 
 
-@pytest.mark.parametrize("argv", [["--only", "nothing"], ["--repeats", "0"], ["--seeds", "few"], ["--fast"]])
+@pytest.mark.parametrize(
+    "argv", [["--only", "nothing"], ["--repeats", "0"], ["--seeds", "few"], ["--fast"]]
+)
 def test_options_are_refused_before_anything_is_measured(argv, monkeypatch, capsys):
     monkeypatch.setattr(command, "measure", lambda options: pytest.fail("measured"))
     with pytest.raises(SystemExit) as stop:

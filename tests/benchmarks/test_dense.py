@@ -16,7 +16,9 @@ LENGTH = 30  # in a sea of 25 cells: every batch has duplicates, and their dampi
 
 
 def settings(**changes):
-    return config.check(config.override(TABLE_PRESETS["ersac-sampled"], rollout=LENGTH, hidden=(8, 8), **changes))
+    return config.check(
+        config.override(TABLE_PRESETS["ersac-sampled"], rollout=LENGTH, hidden=(8, 8), **changes)
+    )
 
 
 def draw_batch(rng: np.random.Generator) -> Trajectory:
@@ -36,8 +38,15 @@ def draw_batch(rng: np.random.Generator) -> Trajectory:
 def after(agent):
     """An agent's learner after five updates, in double precision."""
     rng = np.random.default_rng(1)
-    double = lambda x: jnp.asarray(x, jnp.float64) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating) else jnp.asarray(x)
-    learner, update = jax.tree.map(double, agent.init(np.random.default_rng(0))), jax.jit(agent.update)
+    double = lambda x: (
+        jnp.asarray(x, jnp.float64)
+        if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)
+        else jnp.asarray(x)
+    )
+    learner, update = (
+        jax.tree.map(double, agent.init(np.random.default_rng(0))),
+        jax.jit(agent.update),
+    )
     for _ in range(5):
         learner, _, _ = update(learner, draw_batch(rng))
     return learner

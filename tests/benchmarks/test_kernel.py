@@ -16,7 +16,15 @@ from ersac.types import Trajectory
 
 DEPTH, LENGTH, UPDATES = 6, 50, 4
 TABLE = {"agent": "ersac-sampled", "network": "table"}  # what the kernel is written for
-SETTINGS = api.make_settings(**TABLE, depth=DEPTH, seeds=1, rollout=LENGTH, policy_rate=0.5, sigma_scale=3.0, shared_reward_heads=True)
+SETTINGS = api.make_settings(
+    **TABLE,
+    depth=DEPTH,
+    seeds=1,
+    rollout=LENGTH,
+    policy_rate=0.5,
+    sigma_scale=3.0,
+    shared_reward_heads=True,
+)
 
 
 def draw_steps(rng: np.random.Generator) -> kernel.Steps:
@@ -24,7 +32,14 @@ def draw_steps(rng: np.random.Generator) -> kernel.Steps:
     chance = lambda share: (rng.random(LENGTH) < share).astype(np.float64)
     whole = lambda top, size: rng.integers(0, top, size).astype(np.int32)
     log_mu = np.log(rng.uniform(0.1, 0.9, LENGTH))
-    return kernel.Steps(whole(DEPTH**2, LENGTH + 1), whole(2, LENGTH), rng.normal(size=LENGTH), chance(0.8), chance(0.9), log_mu)
+    return kernel.Steps(
+        whole(DEPTH**2, LENGTH + 1),
+        whole(2, LENGTH),
+        rng.normal(size=LENGTH),
+        chance(0.8),
+        chance(0.9),
+        log_mu,
+    )
 
 
 def library(trajectories: list[kernel.Steps]):
@@ -32,8 +47,15 @@ def library(trajectories: list[kernel.Steps]):
     env = make_env(SETTINGS.env)
     agent, parts = build.make_agent(SETTINGS.learner, env), build.make_parts(SETTINGS.learner, env)
     store = build.make_optimisers(SETTINGS.learner, parts, 0.0).rows
-    double = lambda x: jnp.asarray(x, jnp.float64) if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating) else jnp.asarray(x)
-    learner, update = jax.tree.map(double, agent.init(np.random.default_rng(0))), jax.jit(agent.update)
+    double = lambda x: (
+        jnp.asarray(x, jnp.float64)
+        if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)
+        else jnp.asarray(x)
+    )
+    learner, update = (
+        jax.tree.map(double, agent.init(np.random.default_rng(0))),
+        jax.jit(agent.update),
+    )
     for steps in trajectories:
         batch = Trajectory(*steps, noise=np.zeros((LENGTH, kernel.MEMBERS)))
         learner, _, _ = update(learner, jax.tree.map(lambda x: jnp.asarray(x)[None], batch))
@@ -44,18 +66,30 @@ def by_hand(trajectories: list[kernel.Steps], dtype: type) -> kernel.State:
     state, numbers = kernel.start(SETTINGS, dtype), kernel.numbers(SETTINGS.learner, DEPTH, dtype)
     scratch = kernel.make_scratch(LENGTH, dtype)
     for steps in trajectories:
-        kernel.learn(state, scratch, kernel.Steps(*(x if x.dtype == np.int32 else x.astype(dtype) for x in steps)), numbers)
+        kernel.learn(
+            state,
+            scratch,
+            kernel.Steps(*(x if x.dtype == np.int32 else x.astype(dtype) for x in steps)),
+            numbers,
+        )
     return state
 
 
 def pairs(state: kernel.State, learner, tables) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Every array that an update moves: the kernel's and the library's."""
-    adam = lambda opt: next(part for part in jax.tree.leaves(opt, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(part, "mu"))
+    adam = lambda opt: next(
+        part
+        for part in jax.tree.leaves(opt, is_leaf=lambda x: hasattr(x, "mu"))
+        if hasattr(part, "mu")
+    )
     dense, tau = adam(learner.opt["dense"]), adam(learner.opt["log_tau"])
     whole = jax.flatten_util.ravel_pytree(learner.params.dense)[1]  # its moments lie in one vector
     return {
         "first rows": (state.rows[:, kernel.FIRST : kernel.MOMENT], tables["torso"]["first"]),
-        "own rows": (state.rows[:, kernel.OWN : kernel.OWN + kernel.USED], kernel.heads(tables, "own")),
+        "own rows": (
+            state.rows[:, kernel.OWN : kernel.OWN + kernel.USED],
+            kernel.heads(tables, "own"),
+        ),
         "shared": (state.shared, kernel.shared_vector(learner.params.dense)),
         "first moments": (state.shared_moment, kernel.shared_vector(whole(dense.mu))),
         "second moments": (state.shared_square, kernel.shared_vector(whole(dense.nu))),
@@ -92,7 +126,10 @@ def test_the_kernel_solves_deep_sea():
     settings = api.make_settings(**TABLE, depth=depth, seeds=1, shared_reward_heads=True)
     length, rng = settings.learner.rollout, np.random.default_rng(0)
     state, goals = kernel.start(settings), np.zeros(rollouts * length // depth + 1, np.int8)
-    numbers, room = kernel.numbers(settings.learner, depth, np.float32), (kernel.make_scratch(length), kernel.make_steps(length))
+    numbers, room = (
+        kernel.numbers(settings.learner, depth, np.float32),
+        (kernel.make_scratch(length), kernel.make_steps(length)),
+    )
     kernel.run(state, *room, numbers, action_map(depth, 0), goals, rng, rollouts)
     assert state.diver[3] == rollouts * length // depth
     assert state.visits.sum() == rollouts * length

@@ -25,7 +25,13 @@ class Walk(gymnasium.Env):
         self.place += 1 if action else -1
         self.time += 1
         terminated = abs(self.place) >= self.END
-        return self.observe(), self.pay(terminated), terminated, self.time >= self.LIMIT and not terminated, {}
+        return (
+            self.observe(),
+            self.pay(terminated),
+            terminated,
+            self.time >= self.LIMIT and not terminated,
+            {},
+        )
 
     def observe(self) -> Any:
         return np.array([self.place / self.END, self.time / self.LIMIT], np.float32)
@@ -156,7 +162,13 @@ class BothFlags(Walk):
 class LimitInInfo(Walk):
     def step(self, action):
         observation, reward, terminated, truncated, info = super().step(action)
-        return observation, reward, terminated or truncated, False, {**info, "TimeLimit.truncated": bool(truncated)}
+        return (
+            observation,
+            reward,
+            terminated or truncated,
+            False,
+            {**info, "TimeLimit.truncated": bool(truncated)},
+        )
 
 
 class Shape(Walk):
@@ -227,7 +239,9 @@ class TooMany(Walk):
 
 
 class TooManyInDict(Walk):
-    observation_space: ClassVar = spaces.Dict({"place": spaces.Box(-1.0, 1.0, (), np.float32), "time": spaces.Discrete(30)})
+    observation_space: ClassVar = spaces.Dict(
+        {"place": spaces.Box(-1.0, 1.0, (), np.float32), "time": spaces.Discrete(30)}
+    )
 
     def observe(self):
         return {"place": super().observe()[0], "time": self.time}
@@ -433,7 +447,9 @@ class ReadsNothing(Walk):
 class TextBeside(Walk):
     """In order: the text is left out."""
 
-    observation_space: ClassVar = spaces.Dict({"place": Walk.observation_space, "said": spaces.Text(20)})
+    observation_space: ClassVar = spaces.Dict(
+        {"place": Walk.observation_space, "said": spaces.Text(20)}
+    )
 
     def observe(self):
         return {"place": super().observe(), "said": "go on"}
@@ -499,4 +515,8 @@ class Nested(Walk):
     def observe(self):
         place = self.place + self.END
         image = np.full((2, 2, 3), place, np.uint8)
-        return {"both": (place, np.array([place % 2, 1], np.int8)), "image": image, "digits": [place, self.time]}
+        return {
+            "both": (place, np.array([place % 2, 1], np.int8)),
+            "image": image,
+            "digits": [place, self.time],
+        }

@@ -34,12 +34,24 @@ class Scripted(dm_env.Environment):
 
 def test_an_end_with_a_discount_is_a_cut():
     shown = np.arange(6.0).reshape(2, 3)
-    env = bsuite_gym.FromBsuite(Scripted([dm_env.transition(1.5, shown), dm_env.truncation(2.0, shown), dm_env.termination(3.0, shown)]))
+    env = bsuite_gym.FromBsuite(
+        Scripted(
+            [
+                dm_env.transition(1.5, shown),
+                dm_env.truncation(2.0, shown),
+                dm_env.termination(3.0, shown),
+            ]
+        )
+    )
     assert env.observation_space == gymnasium.spaces.Box(-1, 2, (6,), np.float32)
     assert env.action_space.n == 4
     assert env.reset()[0].shape == (6,)
     answers = [env.step(0) for _ in range(3)]
-    assert [answer[1:4] for answer in answers] == [(1.5, False, False), (2.0, False, True), (3.0, True, False)]
+    assert [answer[1:4] for answer in answers] == [
+        (1.5, False, False),
+        (2.0, False, True),
+        (3.0, True, False),
+    ]
     np.testing.assert_array_equal(answers[0][0], np.arange(6))
     assert answers[0][0].dtype == np.float32
 
@@ -69,7 +81,11 @@ def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
 
 @pytest.mark.parametrize("name", ["cartpole_swingup/0", "deep_sea/0", "deep_sea_stochastic/0"])
 def test_the_checker_finds_nothing_fatal(name):
-    assert not [finding for finding in checker.findings(partial(bsuite_gym.load_bsuite, name)) if finding.fatal]
+    assert not [
+        finding
+        for finding in checker.findings(partial(bsuite_gym.load_bsuite, name))
+        if finding.fatal
+    ]
 
 
 def test_the_lock_opens_to_its_keys_only():
@@ -95,4 +111,6 @@ def test_a_fixed_layout_is_that_of_the_reseed_wrapper():
     other = tasks.fixed_grid(name, 5)
     other.reset()
     assert not np.array_equal(other.unwrapped.grid.encode(), wanted)
-    assert ours.observation_space == gym.resolve(name)().observation_space  # codes, as a grid of that id has
+    assert (
+        ours.observation_space == gym.resolve(name)().observation_space
+    )  # codes, as a grid of that id has

@@ -23,47 +23,107 @@ import broken  # noqa: E402
 FATAL, MILD = True, False
 ONE = broken.Walk()
 FAULTS = [
-    (broken.RaisesWhenMade, FATAL, "making the environment raised ValueError: no such map (broken.py, line "),
-    (broken.RaisesWhenMadeAgain, FATAL, "making a second environment raised OSError: the port is taken"),
+    (
+        broken.RaisesWhenMade,
+        FATAL,
+        "making the environment raised ValueError: no such map (broken.py, line ",
+    ),
+    (
+        broken.RaisesWhenMadeAgain,
+        FATAL,
+        "making a second environment raised OSError: the port is taken",
+    ),
     (broken.ExitsWhenMade, FATAL, "making the environment raised SystemExit: no display"),
     (broken.RaisesSomethingUnspeakable, FATAL, "reset() raised Unspeakable (broken.py"),
     (broken.LooksLikeOne, FATAL, "not a LooksLikeOne: derive its class from gymnasium.Env"),
     (broken.OldGym, FATAL, "not a OldGym of the old gym"),
     (lambda: None, FATAL, "not None: end it with return env"),
     (lambda: broken.Walk, FATAL, "not the class Walk: return Walk()"),
-    (lambda: gymnasium.vector.SyncVectorEnv([broken.Walk]), FATAL, "not a SyncVectorEnv: return a single environment"),
+    (
+        lambda: gymnasium.vector.SyncVectorEnv([broken.Walk]),
+        FATAL,
+        "not a SyncVectorEnv: return a single environment",
+    ),
     (lambda: ONE, FATAL, "gave the same environment twice"),
     (ONE, FATAL, "making the environment raised TypeError: 'Walk' object is not callable"),
     (broken.NoActionSpace, FATAL, "has no action_space: set self.action_space"),
     (broken.SpaceOfNobody, FATAL, "observation_space must be a space of gymnasium"),
-    (broken.ResetsToAnArray, FATAL, "reset() must return (observation, info), not an array of shape (2,): return observation, {}"),
-    (broken.ResetsWithoutInfo, FATAL, "reset() must return (observation, info) with a dict as info, not None"),
-    (broken.ResetsWithoutSeed, FATAL, "reset() does not take seed= and options=: write def reset(self, *, seed=None, options=None)"),
+    (
+        broken.ResetsToAnArray,
+        FATAL,
+        "reset() must return (observation, info), not an array of shape (2,): return observation, {}",
+    ),
+    (
+        broken.ResetsWithoutInfo,
+        FATAL,
+        "reset() must return (observation, info) with a dict as info, not None",
+    ),
+    (
+        broken.ResetsWithoutSeed,
+        FATAL,
+        "reset() does not take seed= and options=: write def reset(self, *, seed=None, options=None)",
+    ),
     (broken.ResetsWithoutDefaults, FATAL, "reset(seed, options) does not take"),
     (broken.ResetRaises, FATAL, "reset() raised KeyError: 'map' (broken.py, line "),
     (broken.OldStep, FATAL, "not the 4 values of the old gym at step 1: return done as terminated"),
-    (lambda: gymnasium.wrappers.TimeLimit(broken.OldStep(), 9), FATAL, "not the 4 values of the old gym"),
-    (lambda: gymnasium.wrappers.OrderEnforcing(broken.ResetsWithoutSeed()), FATAL, "reset() does not take seed="),
-    (broken.StepsToAnArray, FATAL, "step() must return (observation, reward, terminated, truncated, info), not an array of shape (2,)"),
-    (broken.StepRaises, FATAL, "step(np.int64(1)) at step 2 raised IndexError: list index out of range (broken.py, line "),
+    (
+        lambda: gymnasium.wrappers.TimeLimit(broken.OldStep(), 9),
+        FATAL,
+        "not the 4 values of the old gym",
+    ),
+    (
+        lambda: gymnasium.wrappers.OrderEnforcing(broken.ResetsWithoutSeed()),
+        FATAL,
+        "reset() does not take seed=",
+    ),
+    (
+        broken.StepsToAnArray,
+        FATAL,
+        "step() must return (observation, reward, terminated, truncated, info), not an array of shape (2,)",
+    ),
+    (
+        broken.StepRaises,
+        FATAL,
+        "step(np.int64(1)) at step 2 raised IndexError: list index out of range (broken.py, line ",
+    ),
     (broken.InfoIsNone, FATAL, "with a dict as info, not None at step 1"),
     (broken.OrderOfValues, FATAL, "terminated must be True or False, not 0.0 at step 1"),
-    (broken.FlagIsNone, FATAL, "truncated must be True or False, not None at step 1: return bool(truncated)"),
+    (
+        broken.FlagIsNone,
+        FATAL,
+        "truncated must be True or False, not None at step 1: return bool(truncated)",
+    ),
     (broken.FlagIsAnArray, FATAL, "terminated must be True or False, not an array of shape (1,)"),
-    (broken.BothFlags, MILD, "terminated and truncated are both True at the end of every episode (first at step "),
+    (
+        broken.BothFlags,
+        MILD,
+        "terminated and truncated are both True at the end of every episode (first at step ",
+    ),
     (broken.LimitInInfo, MILD, "info has TimeLimit.truncated at step "),
     (broken.Shape, FATAL, "observation has shape (1, 2) at the first reset, and its space (2,)"),
     (broken.Kind, FATAL, "observation is float32 at the first reset, and its space uint8"),
     (broken.WholeAsFloat, FATAL, "observation is float64 at the first reset, and its space int64"),
     (broken.Doubles, MILD, "observation is float64 at the first reset, and its space float32"),
     (broken.AsList, MILD, "observation is a list at the first reset, not an array"),
-    (broken.Words, FATAL, "observation must be numbers, not 'left of the middle' at the first reset"),
+    (
+        broken.Words,
+        FATAL,
+        "observation must be numbers, not 'left of the middle' at the first reset",
+    ),
     (broken.Ragged, FATAL, "observation must be numbers, not [[1.0], [1.0, 2.0]]"),
     (broken.TooFar, FATAL, "above the high of its space, 1: widen observation_space"),
-    (broken.TooLow, FATAL, "observation[1] is -3 at the first reset, 2 below the low of its space, -1"),
+    (
+        broken.TooLow,
+        FATAL,
+        "observation[1] is -3 at the first reset, 2 below the low of its space, -1",
+    ),
     (broken.TooLarge, FATAL, "observation is 10 at step "),
     (broken.TooMany, FATAL, "observation[1] is 30 at step 52, 1 above the high of its space, 29"),
-    (broken.TooManyInDict, FATAL, "observation['time'] is 30 at step 52, 1 above the high of its space, 29"),
+    (
+        broken.TooManyInDict,
+        FATAL,
+        "observation['time'] is 30 at step 52, 1 above the high of its space, 29",
+    ),
     (broken.NoDict, FATAL, "observation must be a dict, not an array of shape (2,)"),
     (broken.LacksAKey, FATAL, "observation has no 'time' at the first reset"),
     (broken.ShortTuple, FATAL, "observation must be a tuple of 2, not 1 value"),
@@ -73,14 +133,34 @@ FAULTS = [
     (broken.RewardIsNone, FATAL, "reward must be one number, not None at step 1"),
     (broken.RewardIsThree, FATAL, "reward must be one number, not an array of shape (3,)"),
     (broken.RewardIsWord, FATAL, "reward must be one number, not '1.0'"),
-    (broken.RewardIsLarge, MILD, "the largest reward seen has the size 2.5e+04: --scale-rewards, on by default"),
-    (broken.RewardIsSmall, MILD, "the largest reward seen has the size 2e-06: --scale-rewards, on by default"),
+    (
+        broken.RewardIsLarge,
+        MILD,
+        "the largest reward seen has the size 2.5e+04: --scale-rewards, on by default",
+    ),
+    (
+        broken.RewardIsSmall,
+        MILD,
+        "the largest reward seen has the size 2e-06: --scale-rewards, on by default",
+    ),
     (broken.Unseeded, MILD, "reset(seed=0) gives another observation when it is called again"),
-    (broken.UnseededWind, MILD, "not deterministic: with seed 0 and the same actions two environments differ in observation at step "),
+    (
+        broken.UnseededWind,
+        MILD,
+        "not deterministic: with seed 0 and the same actions two environments differ in observation at step ",
+    ),
     (broken.UnseededReward, MILD, "two environments differ in reward at step 1"),
     (broken.Bandit, MILD, "all 199 episodes ended at their first step"),
-    (broken.InPlace, MILD, "the observation given before is changed in place at step 1: return a copy"),
-    (broken.InPlaceInDict, MILD, "the observation given before is changed in place at step 1: return a copy"),
+    (
+        broken.InPlace,
+        MILD,
+        "the observation given before is changed in place at step 1: return a copy",
+    ),
+    (
+        broken.InPlaceInDict,
+        MILD,
+        "the observation given before is changed in place at step 1: return a copy",
+    ),
     (broken.Blind, MILD, "the observation never changes, over 200 steps: is the state left out?"),
     (broken.Meddles, MILD, "step() changed the action it was given at step 1"),
     (broken.OneAction, FATAL, "action_space is Discrete(1)"),
@@ -104,19 +184,44 @@ FAULTS = [
 COMPANIONS = {  # what else is true of some of them
     broken.ReadsNothing: 1,  # the observation never changes
 }
-IN_ORDER = [broken.Walk, broken.Continuous, broken.FromOne, broken.Nested, broken.Rounds, broken.Warns]
+IN_ORDER = [
+    broken.Walk,
+    broken.Continuous,
+    broken.FromOne,
+    broken.Nested,
+    broken.Rounds,
+    broken.Warns,
+]
 OTHERS = [  # of other people, all in order
-    *("CartPole-v1", "FrozenLake8x8-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"),
+    *(
+        "CartPole-v1",
+        "FrozenLake8x8-v1",
+        "MountainCar-v0",
+        "Acrobot-v1",
+        "Pendulum-v1",
+        "Taxi-v4",
+        "Blackjack-v1",
+        "CliffWalking-v1",
+    ),
     *("CliffWalkingSlippery-v1", "MountainCarContinuous-v0"),
 ]
 
 
-@pytest.mark.parametrize(("make", "fatal", "phrase"), FAULTS, ids=[getattr(make, "__name__", "instance") for make, _, _ in FAULTS])
+@pytest.mark.parametrize(
+    ("make", "fatal", "phrase"),
+    FAULTS,
+    ids=[getattr(make, "__name__", "instance") for make, _, _ in FAULTS],
+)
 def test_a_fault_is_found_once_and_nothing_else(make, fatal, phrase):
     found = findings(make)
-    assert [(finding.fatal, phrase in finding.text) for finding in found if phrase in finding.text] == [(fatal, True)], found
+    assert [
+        (finding.fatal, phrase in finding.text) for finding in found if phrase in finding.text
+    ] == [(fatal, True)], found
     assert len(found) == 1 + COMPANIONS.get(make, 0), found
-    assert all(finding.text and finding.text.isprintable() and "Traceback" not in finding.text for finding in found)
+    assert all(
+        finding.text and finding.text.isprintable() and "Traceback" not in finding.text
+        for finding in found
+    )
 
 
 def test_fatal_findings_come_first_and_refuse():
@@ -125,7 +230,10 @@ def test_fatal_findings_come_first_and_refuse():
 
     assert [finding.fatal for finding in findings(Both)] == [True, False]
     told: list[str] = []
-    with pytest.raises(SettingsError, match=r"^reward must be one number, not None at step 1: return float\(reward\)$"):
+    with pytest.raises(
+        SettingsError,
+        match=r"^reward must be one number, not None at step 1: return float\(reward\)$",
+    ):
         check_env(Both, told.append)
     assert len(told) == 1
     assert "float64" in told[0]
@@ -135,7 +243,9 @@ def test_several_fatal_findings_are_one_line():
     class Both(broken.Shape, broken.RewardIsNone):
         pass
 
-    with pytest.raises(SettingsError, match=r"^observation has shape .*; reward must be one number, [^;]*$"):
+    with pytest.raises(
+        SettingsError, match=r"^observation has shape .*; reward must be one number, [^;]*$"
+    ):
         check_env(Both, pytest.fail)
 
 
@@ -157,7 +267,11 @@ def test_what_is_in_order_is_not_complained_of(make):
 def test_what_is_not_refused_can_be_played(make):
     env = host_env(make, "walk", envs=2)
     env.reset(0)
-    actions = np.zeros(2, np.int64) if isinstance(env.actions, Discrete) else np.zeros((2, *env.actions.shape), np.float32)
+    actions = (
+        np.zeros(2, np.int64)
+        if isinstance(env.actions, Discrete)
+        else np.zeros((2, *env.actions.shape), np.float32)
+    )
     for _ in range(3):
         answer = env.step(actions)
         assert np.isfinite(answer.obs).all()
@@ -185,7 +299,13 @@ def test_both_ends_by_accident_are_no_fault():
     class Once(broken.Walk):
         def step(self, action):
             observation, reward, terminated, truncated, info = super().step(action)
-            return observation, reward, terminated or (truncated and self.np_random.random() < 0.5), truncated, info
+            return (
+                observation,
+                reward,
+                terminated or (truncated and self.np_random.random() < 0.5),
+                truncated,
+                info,
+            )
 
     assert findings(Once) == []
 
@@ -221,7 +341,9 @@ def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
 
 def test_a_slow_environment_is_looked_at_for_as_long_as_fits(monkeypatch):
     monkeypatch.setattr(checker, "PATIENCE_SECONDS", 0.0)
-    assert [finding.text for finding in findings(broken.Walk)] == ["only 1 of 200 steps were checked in 0 s: training will be as slow"]
+    assert [finding.text for finding in findings(broken.Walk)] == [
+        "only 1 of 200 steps were checked in 0 s: training will be as slow"
+    ]
 
 
 def test_the_ends_of_the_action_space_are_played_first():
@@ -254,4 +376,7 @@ def test_only_the_first_episode_is_seeded():
 
 
 def test_it_needs_no_jax():
-    subprocess.run([sys.executable, "-c", "import sys, ersac.envs.checker; sys.exit('jax' in sys.modules)"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import sys, ersac.envs.checker; sys.exit('jax' in sys.modules)"],
+        check=True,
+    )

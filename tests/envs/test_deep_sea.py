@@ -24,10 +24,16 @@ def play(env, env_params, actions, key):
         obs = env.observe(env_params, state)
         answer = env.step(env_params, state, action, key)
         ended = answer.discount == 0
-        state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), env.reset(env_params, key), answer.state)
+        state = jax.tree.map(
+            lambda new, old: jnp.where(ended, new, old), env.reset(env_params, key), answer.state
+        )
         return state, (obs, answer.reward, ended, answer.goal)
 
-    return jax.jit(lambda: jax.lax.scan(step, env.reset(env_params, key), (actions, jax.random.split(key, len(actions))))[1])()
+    return jax.jit(
+        lambda: jax.lax.scan(
+            step, env.reset(env_params, key), (actions, jax.random.split(key, len(actions)))
+        )[1]
+    )()
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7, 20, 50])
@@ -60,16 +66,22 @@ def test_ten_thousand_random_steps_are_bsuites(depth):
     np.testing.assert_array_equal(ours[2], ended)
     np.testing.assert_array_equal(ours[3], goals)
     assert sum(goals) > 0
-    assert np.array_equal(goals, np.asarray(rewards) > 0.5)  # in the deterministic sea a goal is a treasure
+    assert np.array_equal(
+        goals, np.asarray(rewards) > 0.5
+    )  # in the deterministic sea a goal is a treasure
 
 
 def test_the_action_map_is_bsuites_sweep():
-    np.testing.assert_array_equal(action_map(20, 42), BsuiteDeepSea(20, mapping_seed=42)._action_mapping)
+    np.testing.assert_array_equal(
+        action_map(20, 42), BsuiteDeepSea(20, mapping_seed=42)._action_mapping
+    )
 
 
 def test_a_run_has_its_own_map_unless_asked():
     assert not np.array_equal(deep_sea(9).env_params(0), deep_sea(9).env_params(1))
-    np.testing.assert_array_equal(deep_sea(9, mapping_seed=42).env_params(0), deep_sea(9, mapping_seed=42).env_params(1))
+    np.testing.assert_array_equal(
+        deep_sea(9, mapping_seed=42).env_params(0), deep_sea(9, mapping_seed=42).env_params(1)
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 30])
@@ -120,7 +132,8 @@ def test_only_a_left_turn_on_the_diagonal_is_a_mistake():
         for strayed in (False, True):
             state = DeepSeaState(jnp.int32(row), jnp.int32(column), jnp.bool_(strayed))
             left, right = (
-                env.step(env_params, state, move, jax.random.key(1)) for move in (1 - env_params[row, column], env_params[row, column])
+                env.step(env_params, state, move, jax.random.key(1))
+                for move in (1 - env_params[row, column], env_params[row, column])
             )
             assert bool(left.state.strayed) == (strayed or row == column)
             assert bool(right.state.strayed) == strayed

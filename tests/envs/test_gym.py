@@ -20,7 +20,15 @@ from ersac.runs.exits import Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
 GRID = "MiniGrid-DoorKey-5x5-v0"
-REAL = ["CartPole-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1", "MountainCar-v0", "Pendulum-v1", GRID]
+REAL = [
+    "CartPole-v1",
+    "FrozenLake8x8-v1",
+    "Taxi-v4",
+    "Blackjack-v1",
+    "MountainCar-v0",
+    "Pendulum-v1",
+    GRID,
+]
 
 
 class Counter(gymnasium.Env):
@@ -41,7 +49,13 @@ class Counter(gymnasium.Env):
         assert self.action_space.contains(action), f"{action} is none of mine\nand here is why"
         self.count += 1
         ends = self.count == self.terminates
-        return self.seen(), float(self.count), ends, self.count == self.truncates, {"is_success": ends}
+        return (
+            self.seen(),
+            float(self.count),
+            ends,
+            self.count == self.truncates,
+            {"is_success": ends},
+        )
 
     def seen(self):
         return np.array([self.count], np.float32)
@@ -65,7 +79,9 @@ def chosen(env, steps, seed=0):
     rng = np.random.default_rng(seed)
     if isinstance(env.actions, Discrete):
         return rng.integers(env.actions.n, size=(steps, env.envs)).astype(np.int32)
-    return rng.uniform(env.actions.low, env.actions.high, (steps, env.envs, env.actions.size)).astype(np.float32)
+    return rng.uniform(
+        env.actions.low, env.actions.high, (steps, env.envs, env.actions.size)
+    ).astype(np.float32)
 
 
 def batch(space, items):
@@ -75,7 +91,9 @@ def batch(space, items):
 
 def test_what_ends_and_how_is_kept_apart():
     """Beside each other: an environment that ends at 3, and one that is cut at 4."""
-    env = host_env(of_each(lambda: Counter(terminates=3), lambda: Counter(truncates=4)), "counter", 2)
+    env = host_env(
+        of_each(lambda: Counter(terminates=3), lambda: Counter(truncates=4)), "counter", 2
+    )
     first, steps = play(env, 0, np.zeros((10, 2), np.int32))
     np.testing.assert_array_equal(first, [[0], [0]])
     ends, cut = (HostStep(*(field[:, i] for field in steps)) for i in range(2))
@@ -98,20 +116,30 @@ def test_what_ends_and_how_is_kept_apart():
 
 
 def test_an_end_at_the_time_limit_is_an_end():
-    _, steps = play(host_env(lambda: Counter(terminates=2, truncates=2), "counter", 1), 0, np.zeros((3, 1), np.int32))
+    _, steps = play(
+        host_env(lambda: Counter(terminates=2, truncates=2), "counter", 1),
+        0,
+        np.zeros((3, 1), np.int32),
+    )
     np.testing.assert_array_equal(steps.discount[:, 0], [1, 0, 0])
     np.testing.assert_array_equal(steps.mask[:, 0], [1, 1, 0])
 
 
 def test_frames_keep_their_own_history_across_a_cut():
     """The other environment, which is in the middle of its episode then, is left alone; a reset in the middle begins afresh."""
-    env = host_env(of_each(lambda: Counter(truncates=3), lambda: Counter(truncates=5)), "counter", 2, frames=3)
+    env = host_env(
+        of_each(lambda: Counter(truncates=3), lambda: Counter(truncates=5)), "counter", 2, frames=3
+    )
     assert env.observations == Box((3,))
     for _ in range(2):
         first, steps = play(env, 0, np.zeros((6, 2), np.int32))
         np.testing.assert_array_equal(first, np.zeros((2, 3)))
-        np.testing.assert_array_equal(steps.obs[:, 0], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0], [0, 0, 1], [0, 1, 2]])
-        np.testing.assert_array_equal(steps.obs[:, 1], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 0, 0]])
+        np.testing.assert_array_equal(
+            steps.obs[:, 0], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [0, 0, 0], [0, 0, 1], [0, 1, 2]]
+        )
+        np.testing.assert_array_equal(
+            steps.obs[:, 1], [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [0, 0, 0]]
+        )
 
 
 def test_frames_of_images_are_channels():
@@ -119,7 +147,9 @@ def test_frames_of_images_are_channels():
         observation_space = spaces.Box(0, 255, (2, 6, 5), np.uint8)  # channels first
 
         def seen(self):
-            return np.stack([np.full((6, 5), self.count, np.uint8), np.full((6, 5), 100 + self.count, np.uint8)])
+            return np.stack(
+                [np.full((6, 5), self.count, np.uint8), np.full((6, 5), 100 + self.count, np.uint8)]
+            )
 
     env = host_env(Pictures, "pictures", 1, frames=2)
     assert env.observations == Box((6, 5, 4), is_bytes=True)
@@ -147,13 +177,19 @@ def test_side_by_side_they_are_what_each_is_alone(name):
     for one, other in zip(answers, twice, strict=True):
         np.testing.assert_array_equal(one, other)
 
-    shape, dtype = ((), np.int32) if isinstance(env.observations, Discrete) else (env.observations.shape, np.float32)
+    shape, dtype = (
+        ((), np.int32)
+        if isinstance(env.observations, Discrete)
+        else (env.observations.shape, np.float32)
+    )
     assert answers.obs.shape == (steps, envs, *shape)
     assert answers.obs.dtype == first.dtype == dtype
     for i in range(envs):
         oracle = make()
         encode = observation_codec(oracle.observation_space)[1]
-        alone = lambda obs, space=oracle.observation_space, encode=encode: encode(batch(space, [obs]))[0]
+        alone = lambda obs, space=oracle.observation_space, encode=encode: encode(
+            batch(space, [obs])
+        )[0]
         obs, _ = oracle.reset(seed=seed + i)
         np.testing.assert_array_equal(first[i], alone(obs))
         over = False
@@ -179,7 +215,9 @@ def test_seeds_reach_the_actions_that_an_environment_draws_itself():
         def seen(self):
             return np.array([self.action_space.sample()], np.float32)
 
-    first, other = (play(host_env(Wilful, "wilful", 2), seed, np.zeros((3, 2), np.int32)) for seed in (4, 4))
+    first, other = (
+        play(host_env(Wilful, "wilful", 2), seed, np.zeros((3, 2), np.int32)) for seed in (4, 4)
+    )
     np.testing.assert_array_equal(first[1].obs, other[1].obs)
     assert len(np.unique(first[1].obs)) == 6
 
@@ -188,7 +226,11 @@ def test_the_mountain_car_is_cut_and_nothing_ends():
     env = host_env(resolve("MountainCar-v0"), "MountainCar-v0", 1)
     _, steps = play(env, 0, np.ones((201, 1), np.int32))
     assert np.flatnonzero(steps.ended).tolist() == [199]
-    assert np.flatnonzero(steps.discount == 0).tolist() == np.flatnonzero(steps.mask == 0).tolist() == [200]
+    assert (
+        np.flatnonzero(steps.discount == 0).tolist()
+        == np.flatnonzero(steps.mask == 0).tolist()
+        == [200]
+    )
 
 
 def test_the_spaces_of_real_ones():
@@ -205,9 +247,13 @@ def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
     oracle = wrappers.OneHotPartialObsWrapper(gymnasium.make(GRID))
     env = host_env(resolve(GRID), GRID, 1)
     first, steps = play(env, 3, chosen(env, 20))
-    theirs = [oracle.reset(seed=3)[0]] + [oracle.step(int(action))[0] for action in chosen(env, 20)[:, 0]]
+    theirs = [oracle.reset(seed=3)[0]] + [
+        oracle.step(int(action))[0] for action in chosen(env, 20)[:, 0]
+    ]
     for ours, obs in zip([first[0], *steps.obs[:, 0]], theirs, strict=True):
-        np.testing.assert_array_equal(ours, np.concatenate([np.eye(4)[obs["direction"]], obs["image"].ravel()]))
+        np.testing.assert_array_equal(
+            ours, np.concatenate([np.eye(4)[obs["direction"]], obs["image"].ravel()])
+        )
 
 
 class TestObserved:
@@ -220,14 +266,20 @@ class TestObserved:
         return values
 
     def test_discrete_begins_at_zero(self):
-        assert self.check(spaces.Discrete(5, start=-2), [-2, 2], Discrete(5), [0, 4]).dtype == np.int32
+        assert (
+            self.check(spaces.Discrete(5, start=-2), [-2, 2], Discrete(5), [0, 4]).dtype == np.int32
+        )
 
     def test_a_few_digits_are_one_number(self):
         space = spaces.MultiDiscrete([3, 4, 5], start=[0, 1, -1])
-        items = [np.array([a, b, c]) + space.start for a in range(3) for b in range(4) for c in range(5)]
+        items = [
+            np.array([a, b, c]) + space.start for a in range(3) for b in range(4) for c in range(5)
+        ]
         assert self.check(space, items, Discrete(60), np.arange(60)).dtype == np.int32
         grid = spaces.MultiDiscrete([[3, 4], [5, 2]])
-        self.check(grid, [np.array([[1, 2], [3, 1]])], Discrete(120), [((1 * 4 + 2) * 5 + 3) * 2 + 1])
+        self.check(
+            grid, [np.array([[1, 2], [3, 1]])], Discrete(120), [((1 * 4 + 2) * 5 + 3) * 2 + 1]
+        )
 
     def test_many_digits_are_one_hot_as_gymnasium_has_it(self):
         space = spaces.MultiDiscrete([70_000, 2], start=[10, 0], seed=1)
@@ -239,21 +291,45 @@ class TestObserved:
         assert observation_codec(spaces.MultiDiscrete([50_000, 2]))[0] == Discrete(100_000)
 
     def test_bits_are_numbers(self):
-        assert self.check(spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]).dtype == np.float32
+        assert (
+            self.check(
+                spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]
+            ).dtype
+            == np.float32
+        )
 
     def test_integers_that_are_no_image_are_numbers(self):
-        assert self.check(spaces.Box(0, 255, (2,), np.uint8), [np.array([7, 200], np.uint8)], Box((2,)), [[7, 200]]).dtype == np.float32
+        assert (
+            self.check(
+                spaces.Box(0, 255, (2,), np.uint8),
+                [np.array([7, 200], np.uint8)],
+                Box((2,)),
+                [[7, 200]],
+            ).dtype
+            == np.float32
+        )
         assert observation_codec(spaces.Box(-9, 9, (4, 5, 6), np.int64))[0] == Box((4, 5, 6))
         self.check(spaces.Box(0, 1, ()), [np.float32(0.5)], Box((1,)), [[0.5]])
 
     @pytest.mark.parametrize(
         ("shape", "served"),
-        [((6, 7), (6, 7, 1)), ((6, 7, 3), (6, 7, 3)), ((3, 6, 7), (6, 7, 3)), ((1, 6, 7), (6, 7, 1)), ((4, 5, 3), (4, 5, 3))],
+        [
+            ((6, 7), (6, 7, 1)),
+            ((6, 7, 3), (6, 7, 3)),
+            ((3, 6, 7), (6, 7, 3)),
+            ((1, 6, 7), (6, 7, 1)),
+            ((4, 5, 3), (4, 5, 3)),
+        ],
     )
     def test_images_stay_bytes_with_their_channels_last(self, shape, served):
         image = np.arange(math.prod(shape), dtype=np.uint8).reshape(shape)
         moved = np.transpose(image, (1, 2, 0)) if shape[0] != served[0] else image.reshape(served)
-        values = self.check(spaces.Box(0, 255, shape, np.uint8), [image, image + 1], Box(served, is_bytes=True), [moved, moved + 1])
+        values = self.check(
+            spaces.Box(0, 255, shape, np.uint8),
+            [image, image + 1],
+            Box(served, is_bytes=True),
+            [moved, moved + 1],
+        )
         assert values.dtype == np.uint8
 
     def test_a_dictionary_is_what_can_be_numbers_of_it(self):
@@ -273,11 +349,25 @@ class TestObserved:
             "look": np.array([[51, 255]], np.uint8),
             "pair": (np.array([0, 1], np.int8), np.array([1, 0])),
         }
-        kind, look, pair, pose = [0, 0, 1], [np.float32(51) / np.float32(255), 1], [0, 1, 0, 1, 1, 0, 0], [0.5, -0.5, 0.25, 1]
-        expected = np.array([[*kind, *look, *pair, *pose]], np.float32)  # in the order of their names
+        kind, look, pair, pose = (
+            [0, 0, 1],
+            [np.float32(51) / np.float32(255), 1],
+            [0, 1, 0, 1, 1, 0, 0],
+            [0.5, -0.5, 0.25, 1],
+        )
+        expected = np.array(
+            [[*kind, *look, *pair, *pose]], np.float32
+        )  # in the order of their names
         assert self.check(space, [item], Box((16,)), expected).dtype == np.float32
 
-    @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"word": spaces.Text(3)}), spaces.Graph(spaces.Discrete(2), None)])
+    @pytest.mark.parametrize(
+        "space",
+        [
+            spaces.Text(3),
+            spaces.Dict({"word": spaces.Text(3)}),
+            spaces.Graph(spaces.Discrete(2), None),
+        ],
+    )
     def test_what_has_no_numbers_is_refused(self, space):
         with pytest.raises(SettingsError, match="cannot be made numbers of"):
             observation_codec(space)
@@ -309,7 +399,10 @@ class TestActed:
         assert box.contains(actions[0])
         np.testing.assert_array_equal(actions, [[[0, 1], [2, 3]]])
 
-    @pytest.mark.parametrize("space", [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)])
+    @pytest.mark.parametrize(
+        "space",
+        [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)],
+    )
     def test_what_cannot_be_acted_in_is_refused(self, space):
         with pytest.raises(SettingsError, match="of the space"):
             action_codec(space)
@@ -317,7 +410,9 @@ class TestActed:
 
 class TestNames:
     def test_one_that_is_nearly_right_is_told_its_neighbours(self):
-        with pytest.raises(SettingsError, match=r"unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "):
+        with pytest.raises(
+            SettingsError, match=r"unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "
+        ):
             resolve("CartPol-v1")
 
     def test_a_version_is_part_of_a_name(self):
@@ -340,7 +435,9 @@ class TestNames:
             gymnasium.registry.pop("Far-v0", None)
 
     def test_a_module_that_is_missing_or_broken_is_one_line(self, tmp_path, monkeypatch):
-        with pytest.raises(SettingsError, match=r"ersac_nowhere cannot be imported: ModuleNotFoundError: No module"):
+        with pytest.raises(
+            SettingsError, match=r"ersac_nowhere cannot be imported: ModuleNotFoundError: No module"
+        ):
             resolve("ersac_nowhere:Far-v0")
         (tmp_path / "ersac_test_broken.py").write_text("raise ValueError('one\\ntwo')\n")
         monkeypatch.syspath_prepend(tmp_path)
@@ -358,7 +455,9 @@ class TestFailures:
         def make():
             raise gymnasium.error.DependencyNotInstalled("install this\nor that")
 
-        with pytest.raises(SettingsError, match=r"^odd cannot be made: DependencyNotInstalled: install this$"):
+        with pytest.raises(
+            SettingsError, match=r"^odd cannot be made: DependencyNotInstalled: install this$"
+        ):
             host_env(make, "odd", 2)
 
     def test_one_that_breaks_says_so_in_one_line(self):
@@ -388,7 +487,11 @@ class TestWorkers:
         try:
             assert far[:4] == near[:4]
             actions = chosen(near, 60)
-            workers = [process for process in multiprocessing.active_children() if process.name == "ersac-CartPole-v1"]
+            workers = [
+                process
+                for process in multiprocessing.active_children()
+                if process.name == "ersac-CartPole-v1"
+            ]
             assert len(workers) == 2
             for process in workers:
                 for number in (signal.SIGINT, signal.SIGTERM):
@@ -428,5 +531,8 @@ class TestWorkers:
     def test_one_that_cannot_be_sent_is_a_setting(self):
         left = iter([Counter] * 5)
         stuck = (make() for make in left)  # a generator cannot be pickled
-        with pytest.raises(SettingsError, match=r"^counter cannot be sent to a worker: TypeError: .*; set workers to 0"):
+        with pytest.raises(
+            SettingsError,
+            match=r"^counter cannot be sent to a worker: TypeError: .*; set workers to 0",
+        ):
             host_env(lambda: next(stuck), "counter", 2, workers=1)

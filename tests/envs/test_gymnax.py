@@ -37,18 +37,37 @@ def walked(name: str):
         obs, its, reward, terminated, truncated, info = theirs.step(key_step, its, action, params)
         seen = ours.observe((), answer.state)
         ended = answer.discount == 0
-        following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), ours.reset((), key_reset), answer.state)
+        following = jax.tree.map(
+            lambda new, old: jnp.where(ended, new, old), ours.reset((), key_reset), answer.state
+        )
         flat = lambda obs: jnp.ravel(jnp.asarray(obs, jnp.float32))
-        shown = (flat(seen), flat(info["final_observation"]), flat(ours.observe((), following)), flat(obs))
-        return (following, its), (shown, (answer.reward, jnp.float32(reward)), (ended, terminated), truncated, answer.mask)
+        shown = (
+            flat(seen),
+            flat(info["final_observation"]),
+            flat(ours.observe((), following)),
+            flat(obs),
+        )
+        return (following, its), (
+            shown,
+            (answer.reward, jnp.float32(reward)),
+            (ended, terminated),
+            truncated,
+            answer.mask,
+        )
 
     start = (ours.reset((), first), theirs.reset_env(first, params)[1])
-    return jax.device_get(jax.jit(lambda: jax.lax.scan(step, start, jax.random.split(jax.random.key(2), STEPS))[1])())
+    return jax.device_get(
+        jax.jit(lambda: jax.lax.scan(step, start, jax.random.split(jax.random.key(2), STEPS))[1])()
+    )
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Breakout-MinAtar", "Catch-bsuite", "FrozenLake-misc"])
+@pytest.mark.parametrize(
+    "name", ["CartPole-v1", "Breakout-MinAtar", "Catch-bsuite", "FrozenLake-misc"]
+)
 def test_two_hundred_random_steps_are_gymnaxes(name):
-    (seen, last, following, afresh), (reward, wanted), (ended, terminated), truncated, mask = walked(name)
+    (seen, last, following, afresh), (reward, wanted), (ended, terminated), truncated, mask = (
+        walked(name)
+    )
     np.testing.assert_array_equal(seen, last)
     np.testing.assert_array_equal(following, afresh)
     np.testing.assert_allclose(reward, wanted, rtol=1e-6)
@@ -64,7 +83,13 @@ class Clock(environment.Environment):
     def step_env(self, key, state, action, params):
         early = state.early | ((state.time == 0) & (action == 1))
         state = State(time=state.time + 1, early=early)
-        return jnp.float32(state.time)[None], state, jnp.float32(state.time), early & (state.time >= 3), {}
+        return (
+            jnp.float32(state.time)[None],
+            state,
+            jnp.float32(state.time),
+            early & (state.time >= 3),
+            {},
+        )
 
     def reset_env(self, key, params):
         return jnp.zeros(1), State(time=jnp.int32(0), early=jnp.bool_(False))
@@ -94,12 +119,26 @@ def test_a_cut_shows_the_true_end_and_a_fake_step_follows(monkeypatch):
     state = env.reset((), key)
     for action in [0, 0, 0, 0, 0, 1, 1, 0, 0, 0]:
         answer = env.step((), state, jnp.int32(action), key)
-        told.append([float(x) for x in (env.observe((), answer.state)[0], answer.reward, answer.discount, answer.mask)])
+        told.append(
+            [
+                float(x)
+                for x in (
+                    env.observe((), answer.state)[0],
+                    answer.reward,
+                    answer.discount,
+                    answer.mask,
+                )
+            ]
+        )
         state = env.reset((), key) if answer.discount == 0 else answer.state
     cut = [[1, 1, 1, 1], [2, 2, 1, 1], [3, 3, 1, 1], [4, 4, 1, 1], [5, 5, 1, 1]]
-    np.testing.assert_array_equal(told[:5], cut)  # the last one of them leads to the true end, which is worth something
+    np.testing.assert_array_equal(
+        told[:5], cut
+    )  # the last one of them leads to the true end, which is worth something
     assert told[5][1:] == [0, 0, 0]  # whatever the action, and the next episode does not know of it
-    np.testing.assert_array_equal(told[6:9], [[1, 1, 1, 1], [2, 2, 1, 1], [3, 3, 0, 1]])  # an end is an end
+    np.testing.assert_array_equal(
+        told[6:9], [[1, 1, 1, 1], [2, 2, 1, 1], [3, 3, 0, 1]]
+    )  # an end is an end
     assert told[9] == [1, 1, 1, 1]
 
 
@@ -113,18 +152,28 @@ def test_every_one_can_be_built_or_is_refused_in_one_line(name):
     else:
         refusal = None
     if refusal is not None:
-        assert name == "MNISTBandit-bsuite"  # it downloads its data, which is not there for everybody
+        assert (
+            name == "MNISTBandit-bsuite"
+        )  # it downloads its data, which is not there for everybody
         assert refusal.startswith(f"{name} cannot be made: ")
         assert "\n" not in refusal
         return
     key = jax.random.key(0)
     state = jax.eval_shape(lambda: env.reset((), key))
-    action = jnp.zeros((), jnp.int32) if isinstance(env.actions, Discrete) else jnp.zeros(env.actions.shape)
+    action = (
+        jnp.zeros((), jnp.int32)
+        if isinstance(env.actions, Discrete)
+        else jnp.zeros(env.actions.shape)
+    )
     answer = jax.eval_shape(lambda state: env.step((), state, action, key), state)
     as_it_was = jax.tree.map(lambda x: (x.shape, x.dtype), state)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), answer.state) == as_it_was
-    assert {field.shape for field in (answer.reward, answer.discount, answer.goal, answer.mask)} == {()}
-    assert jax.eval_shape(lambda state: env.observe((), state), state).shape == getattr(env.observations, "shape", ())
+    assert {
+        field.shape for field in (answer.reward, answer.discount, answer.goal, answer.mask)
+    } == {()}
+    assert jax.eval_shape(lambda state: env.observe((), state), state).shape == getattr(
+        env.observations, "shape", ()
+    )
     if isinstance(env.actions, Box):
         assert np.isfinite(env.actions.low + env.actions.high).all()
 
@@ -137,4 +186,6 @@ def test_what_is_unknown_or_not_served_is_refused_in_one_line():
 
 
 def test_a_dictionary_is_one_vector():
-    assert served("Two", spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 1, (2, 2))})) == Box((5,))
+    assert served(
+        "Two", spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 1, (2, 2))})
+    ) == Box((5,))

@@ -21,7 +21,9 @@ def test_every_step_is_that_of_the_sea_on_the_device(depth):
         state = theirs.reset(env_params, key)
         for row in range(depth):
             assert info == {}
-            np.testing.assert_array_equal(obs, np.eye(depth * depth)[int(observe(env_params, state))])
+            np.testing.assert_array_equal(
+                obs, np.eye(depth * depth)[int(observe(env_params, state))]
+            )
             right = int(env_params[row, ours.column])
             action = right if episode % 2 or rng.random() < 0.5 else 1 - right
             obs, reward, terminated, truncated, info = ours.step(action)
@@ -46,7 +48,10 @@ def test_noise_follows_the_cell_and_is_new_at_every_step_but_the_same_for_one_se
     assert env.observation_space.shape == (24,)
     assert np.isinf(env.observation_space.high[16:]).all()
     assert (env.observation_space.high[:16] == 1).all()
-    plays = [np.array([each.reset(seed=7)[0], *(each.step(1)[0] for _ in range(4))]) for each in (env, again)]
+    plays = [
+        np.array([each.reset(seed=7)[0], *(each.step(1)[0] for _ in range(4))])
+        for each in (env, again)
+    ]
     np.testing.assert_array_equal(*plays)
     cells, noise = plays[0][:, :16], plays[0][:, 16:]
     np.testing.assert_array_equal(cells.sum(axis=1), [1, 1, 1, 1, 0])
@@ -58,4 +63,6 @@ def test_noise_follows_the_cell_and_is_new_at_every_step_but_the_same_for_one_se
 
 @pytest.mark.parametrize("noise", [0, 8])
 def test_the_checker_finds_nothing_fatal(noise):
-    assert not [finding for finding in checker.findings(lambda: OneHotDeepSea(6, 0, noise)) if finding.fatal]
+    assert not [
+        finding for finding in checker.findings(lambda: OneHotDeepSea(6, 0, noise)) if finding.fatal
+    ]

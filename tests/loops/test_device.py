@@ -12,11 +12,16 @@ from ersac.loops import device
 
 
 def settings(**changes):
-    return api.make_settings("deep-sea", **({"depth": 7, "seeds": 3, "chunk": 6, "rollout": 20, "hidden": (8, 8)} | changes))
+    return api.make_settings(
+        "deep-sea",
+        **({"depth": 7, "seeds": 3, "chunk": 6, "rollout": 20, "hidden": (8, 8)} | changes),
+    )
 
 
 def chunks(number: int, **changes):
-    return list(itertools.islice(device.run_device(device.prepare_device(settings(**changes))), number))
+    return list(
+        itertools.islice(device.run_device(device.prepare_device(settings(**changes))), number)
+    )
 
 
 def same(a, b):
@@ -33,7 +38,15 @@ def test_two_short_chunks_are_one_long_one_bit_for_bit():
 
 def test_what_has_no_size_stays_where_it_is():
     """Counts have no noise to keep: an array of no size, which XLA would hand to every device, and the second chunk would refuse."""
-    tiny = {"agent": "ersac-replay", "uncertainty": "counts", "depth": 4, "seeds": 2, "chunk": 2, "rollout": 5, "hidden": (4,)}
+    tiny = {
+        "agent": "ersac-replay",
+        "uncertainty": "counts",
+        "depth": 4,
+        "seeds": 2,
+        "chunk": 2,
+        "rollout": 5,
+        "hidden": (4,),
+    }
     assert len(chunks(2, **tiny, capacity=8, batch=2)) == 2
 
 
@@ -47,20 +60,30 @@ def test_the_same_settings_give_the_same_bits_and_seeds_differ():
 def test_a_seed_is_the_same_run_whatever_stands_beside_it():
     together, alone = chunks(1, seed=5)[0], chunks(1, seed=6, seeds=1)[0]
     np.testing.assert_array_equal(together.episodes.goal[1], alone.episodes.goal[0])
-    np.testing.assert_allclose(together.episodes.episode_return[1], alone.episodes.episode_return[0], atol=1e-6)
+    np.testing.assert_allclose(
+        together.episodes.episode_return[1], alone.episodes.episode_return[0], atol=1e-6
+    )
 
 
-@pytest.mark.parametrize("depth", [1, 7, 30])  # shorter than, not dividing, and longer than a rollout
+@pytest.mark.parametrize(
+    "depth", [1, 7, 30]
+)  # shorter than, not dividing, and longer than a rollout
 def test_facts_add_up(depth):
     got = chunks(3, depth=depth)
     steps = 3 * 6 * 20
-    visits = np.asarray(got[-1].carry.visits)[:3].reshape(3, depth, depth)  # where cores do not divide seeds there are more
-    by_row = [len(range(row, steps, depth)) for row in range(depth)]  # every step is counted where it began
+    visits = np.asarray(got[-1].carry.visits)[:3].reshape(
+        3, depth, depth
+    )  # where cores do not divide seeds there are more
+    by_row = [
+        len(range(row, steps, depth)) for row in range(depth)
+    ]  # every step is counted where it began
     np.testing.assert_array_equal(visits.sum(axis=2), [by_row] * 3)
     assert not np.triu(visits, 1).any()  # nobody is ever right of the diagonal
     ended = np.concatenate([chunk.episodes.ended for chunk in got], axis=1).reshape(3, steps)
     np.testing.assert_array_equal(np.flatnonzero(ended[0]), np.arange(depth - 1, steps, depth))
-    returns = np.concatenate([chunk.episodes.episode_return for chunk in got], axis=1).reshape(3, steps)[ended]
+    returns = np.concatenate([chunk.episodes.episode_return for chunk in got], axis=1).reshape(
+        3, steps
+    )[ended]
     goals = np.concatenate([chunk.episodes.goal for chunk in got], axis=1).reshape(3, steps)[ended]
     np.testing.assert_array_equal(goals, returns > 0.5)
     assert returns.min() >= -0.01 - 1e-6
@@ -69,7 +92,12 @@ def test_facts_add_up(depth):
 def test_numbers_seeds_and_budgets_share_one_compiled_program():
     device.prepare_device(settings())
     misses = device._compiled.cache_info().misses
-    for changes in ({"gamma": 0.9}, {"tau0": 0.3, "prior_scale": 0.2}, {"seed": 17}, {"episodes": 77}):
+    for changes in (
+        {"gamma": 0.9},
+        {"tau0": 0.3, "prior_scale": 0.2},
+        {"seed": 17},
+        {"episodes": 77},
+    ):
         device.prepare_device(settings(**changes))
     assert device._compiled.cache_info().misses == misses
     device.prepare_device(settings(members=4))
@@ -94,7 +122,9 @@ def test_returns_are_sums_since_the_episode_began():
             total += r
             wanted.append(total)
             total = np.float32(0) if e else total
-        under_way, returns = device.episode_returns(jnp.float32(4), jnp.asarray(reward), jnp.asarray(ended))
+        under_way, returns = device.episode_returns(
+            jnp.float32(4), jnp.asarray(reward), jnp.asarray(ended)
+        )
         np.testing.assert_array_equal(np.ravel(returns), wanted)
         assert under_way == total
 
@@ -104,7 +134,10 @@ def test_no_two_seeds_begin_alike(monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
     begun = lambda **changes: device.prepare_device(settings(**changes)).carry.learner
     learner, later = begun(), begun(seed=1)
-    for mine, theirs in ((learner.params.rows, later.params.rows), (learner.memory.inner.prior, later.memory.inner.prior)):
+    for mine, theirs in (
+        (learner.params.rows, later.params.rows),
+        (learner.memory.inner.prior, later.memory.inner.prior),
+    ):
         mine, theirs = np.asarray(mine), np.asarray(theirs)
         assert len({seed.tobytes() for seed in mine[:3]}) == 3
         np.testing.assert_array_equal(mine[1:3], theirs[:2])

@@ -13,7 +13,9 @@ from ersac.envs.base import Discrete, Env, Step
 from ersac.loops import device
 
 LIMIT, GAMMA, ALPHA = 20, 0.9, 0.4
-assert ALPHA * np.log(2) / (1 - GAMMA) > 2  # what a coin earns that is tossed for ever; the goal pays 1
+assert (
+    ALPHA * np.log(2) / (1 - GAMMA) > 2
+)  # what a coin earns that is tossed for ever; the goal pays 1
 
 
 class Walk(NamedTuple):
@@ -26,10 +28,24 @@ def gate() -> Env:
     def step(env_params, state, action, key):
         real = state.age < LIMIT
         left = real & (action == 0)
-        return Step(Walk(state.age + 1), jnp.where(left, 1.0, 0.0), jnp.where(real & ~left, 1.0, 0.0), left, jnp.where(real, 1.0, 0.0))
+        return Step(
+            Walk(state.age + 1),
+            jnp.where(left, 1.0, 0.0),
+            jnp.where(real & ~left, 1.0, 0.0),
+            left,
+            jnp.where(real, 1.0, 0.0),
+        )
 
     reset = lambda env_params, key: Walk(jnp.zeros((), jnp.int32))
-    return Env("gate", Discrete(1), Discrete(2), lambda seed: np.zeros(()), reset, lambda env_params, state: jnp.zeros((), jnp.int32), step)
+    return Env(
+        "gate",
+        Discrete(1),
+        Discrete(2),
+        lambda seed: np.zeros(()),
+        reset,
+        lambda env_params, state: jnp.zeros((), jnp.int32),
+        step,
+    )
 
 
 def solution(forgone: float) -> float:
@@ -41,27 +57,40 @@ def solution(forgone: float) -> float:
     for _ in range(2000):
         entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
         goal = 1 + forgone * ALPHA * entropy
-        p = 0.9 * p + 0.1 / (1 + np.exp((GAMMA * j - goal) / ALPHA))  # slowly: the credit follows the policy, as a running mean does
+        p = 0.9 * p + 0.1 / (
+            1 + np.exp((GAMMA * j - goal) / ALPHA)
+        )  # slowly: the credit follows the policy, as a running mean does
         j = p * goal + (1 - p) * GAMMA * j + ALPHA * entropy
     return p
 
 
-@pytest.mark.parametrize("credit_early_ends", [True, False])  # of which the first is what an environment gets
+@pytest.mark.parametrize(
+    "credit_early_ends", [True, False]
+)  # of which the first is what an environment gets
 def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     """Where it is credited the entropy of the steps that it forgoes. Else it is the rarer choice."""
     monkeypatch.setattr(device, "make_env", lambda settings: gate())
-    changes = {"envs": 1, "rollout": 10, "hidden": (64,), "members": 2, "alpha": ALPHA, "gamma": GAMMA} | (
-        {} if credit_early_ends else {"credit_early_ends": False}
-    )
+    changes = {
+        "envs": 1,
+        "rollout": 10,
+        "hidden": (64,),
+        "members": 2,
+        "alpha": ALPHA,
+        "gamma": GAMMA,
+    } | ({} if credit_early_ends else {"credit_early_ends": False})
     settings = config.replace_at(
-        api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000), ("env", "seen"), config.NO_NORMALISATION
+        api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000),
+        ("env", "seen"),
+        config.NO_NORMALISATION,
     )
     chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
     normaliser = make_normaliser(settings.learner, gate(), config.NO_NORMALISATION)
     forgone = float(normaliser.forgone(learner.memory))
     assert forgone > 2 if credit_early_ends else forgone == 0
-    _, logits = make_agent(settings.learner, gate()).act(learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2))
+    _, logits = make_agent(settings.learner, gate()).act(
+        learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)
+    )
     to_leave = float(jax.nn.softmax(logits)[0])
     assert (to_leave > 0.5) == credit_early_ends
     assert abs(to_leave - solution(forgone)) < 0.07

@@ -20,7 +20,16 @@ from ersac.runs.exits import Resumable
 
 ENVS, LENGTH, CHUNK = 2, 5, 4
 TORSO = nn.Sequential((nn.Dense(8), nn.tanh))
-SMALL = {"envs": ENVS, "rollout": LENGTH, "chunk": CHUNK, "capacity": 64, "batch": 2, "updates": 1, "torso": TORSO, "seeds": 1}
+SMALL = {
+    "envs": ENVS,
+    "rollout": LENGTH,
+    "chunk": CHUNK,
+    "capacity": 64,
+    "batch": 2,
+    "updates": 1,
+    "torso": TORSO,
+    "seeds": 1,
+}
 
 
 def settings(**changes) -> config.Experiment:
@@ -62,14 +71,19 @@ def copied(tree):
 
 
 def same(one, other) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+    return all(
+        np.array_equal(x, y)
+        for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
 
 
 def actors() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "actor"]
 
 
-STARTS = [(seed, rollout) for seed in (*range(100), *range(1000, 1100)) for rollout in (0, 1, 2, 40)]
+STARTS = [
+    (seed, rollout) for seed in (*range(100), *range(1000, 1100)) for rollout in (0, 1, 2, 40)
+]
 
 
 def test_no_environment_has_the_seed_of_another():
@@ -83,7 +97,11 @@ def test_no_environment_has_the_seed_of_another():
 def test_environments_have_the_same_seeds_in_another_process():
     script = f"from ersac.loops.host import env_seed; print([env_seed(*start) for start in {STARTS[:20]}])"
     run = lambda number: subprocess.run(
-        [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": number}, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONHASHSEED": number},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     ours = [al.env_seed(*start) for start in STARTS[:20]]
     assert [json.loads(run(number).stdout) for number in ("1", "2")] == [ours, ours]
@@ -105,7 +123,9 @@ def test_every_environment_of_a_run_is_reset_with_its_own_seed():
     resumed = al.restore_host(al.prepare_host(chosen), saved)
     starts = [(7, 0), (8, 0), (7, CHUNK), (8, CHUNK)]
     chunks(resumed, 1)
-    assert [seed for seed in seen if seed is not None] == [al.env_seed(*start) + i for start in starts for i in range(ENVS)]
+    assert [seed for seed in seen if seed is not None] == [
+        al.env_seed(*start) + i for start in starts for i in range(ENVS)
+    ]
 
 
 def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
@@ -121,7 +141,9 @@ def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
     assert not np.array_equal(mine.buffer_state.rollouts.obs, theirs.buffer_state.rollouts.obs)
     assert first[0].episodes.ended.shape == (2, CHUNK, ENVS, LENGTH)
     torso = lambda carry: carry.learner.params.dense["torso"]
-    assert jax.tree.all(jax.tree.map(lambda x, y: not np.allclose(x, y), torso(before[0]), torso(mine)))
+    assert jax.tree.all(
+        jax.tree.map(lambda x, y: not np.allclose(x, y), torso(before[0]), torso(mine))
+    )
 
 
 @pytest.mark.parametrize("slow", ["actor", "learner"])
@@ -152,8 +174,12 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
     paid = np.asarray(ring.rollouts.reward)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH)
     np.testing.assert_array_equal(paid, np.broadcast_to(numbers, paid.shape))
     obs = np.asarray(ring.rollouts.obs)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH + 1, 4)
-    np.testing.assert_array_equal(obs[1:, :, 0], obs[:-1, :, -1])  # each goes on where the one before it left off
-    assert rollouts <= len(ages) <= rollouts + bound + 1  # who acts does not wait for a next chunk, and is stopped in one more
+    np.testing.assert_array_equal(
+        obs[1:, :, 0], obs[:-1, :, -1]
+    )  # each goes on where the one before it left off
+    assert (
+        rollouts <= len(ages) <= rollouts + bound + 1
+    )  # who acts does not wait for a next chunk, and is stopped in one more
     assert 0 <= min(ages) <= max(ages) <= bound
     staleness = np.concatenate([chunk.metrics["staleness"][0] for chunk in brought])
     assert (staleness >= 0).all()

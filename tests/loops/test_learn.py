@@ -20,8 +20,15 @@ from ersac.types import Learner, Params, Trajectory, Tree
 
 ENV = deep_sea(4)
 WORLD = jnp.asarray(ENV.env_params(0))
-KEPT = config.Replay(capacity=4, batch=1, updates=1, priority_exponent=0.0)  # one as likely as another
-FRESH = config.ActorCritic(uncertainty=config.Ensemble(members=3, noise_variance=0.01), rollout=5, hidden=(4,), policy_rate=3.0)
+KEPT = config.Replay(
+    capacity=4, batch=1, updates=1, priority_exponent=0.0
+)  # one as likely as another
+FRESH = config.ActorCritic(
+    uncertainty=config.Ensemble(members=3, noise_variance=0.01),
+    rollout=5,
+    hidden=(4,),
+    policy_rate=3.0,
+)
 REPLAY = config.replace_at(FRESH, ("buffer",), KEPT)
 
 
@@ -39,15 +46,26 @@ def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
 
 
 @partial(jax.jit, static_argnums=0)
-def learned(static: config.ActorCritic, numbers: dict, learner: Learner, buffer_state: Tree, newest: Trajectory, key):
+def learned(
+    static: config.ActorCritic,
+    numbers: dict,
+    learner: Learner,
+    buffer_state: Tree,
+    newest: Trajectory,
+    key,
+):
     settings = config.override(static, **numbers)
-    return learn(make_agent(settings, ENV), make_buffer(settings), learner, buffer_state, newest, key)
+    return learn(
+        make_agent(settings, ENV), make_buffer(settings), learner, buffer_state, newest, key
+    )
 
 
 def step(static: config.ActorCritic, numbers: dict, state: State, key) -> tuple[State, Trajectory]:
     """Act a rollout and learn."""
     actor, newest = act(state.learner, state.actor, key)
-    learner, buffer_state, _ = learned(static, numbers, state.learner, state.buffer_state, newest, key)
+    learner, buffer_state, _ = learned(
+        static, numbers, state.learner, state.buffer_state, newest, key
+    )
     return State(learner, buffer_state, actor), newest
 
 
@@ -58,13 +76,21 @@ def start(settings: config.ActorCritic) -> State:
     learner = jax.tree.map(double, learner)
     actor = init_actor(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
     _, example = jax.eval_shape(act, learner, actor, jax.random.key(0))
-    return State(learner, make_buffer(settings).init(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)), actor)
+    return State(
+        learner,
+        make_buffer(settings).init(
+            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example)
+        ),
+        actor,
+    )
 
 
 def test_what_is_eaten_once_is_observed_and_learned_from(float64):
     learner, buffer_state, actor = start(FRESH)
     _, t = act(learner, actor, jax.random.key(0))
-    ours, buffer_state, metrics = learned(FRESH, {"lam": 0.8}, learner, buffer_state, t, jax.random.key(1))
+    ours, buffer_state, metrics = learned(
+        FRESH, {"lam": 0.8}, learner, buffer_state, t, jax.random.key(1)
+    )
 
     @jax.jit
     def updated(lam, learner, t):
@@ -90,7 +116,9 @@ def test_replaying_only_the_newest_is_learning_on_policy(float64, lam):
     assert kept.buffer_state.pushed == 6
 
 
-def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory) -> tuple[float, np.ndarray]:
+def error_by_hand(
+    settings: config.ActorCritic, learner: Learner, t: Trajectory
+) -> tuple[float, np.ndarray]:
     """The mean absolute V-trace error of a trajectory [Espeholt et al. 2018, eq. 1] under the policy now, and its ratios."""
     parts = make_parts(settings, ENV)
     rows = make_optimisers(settings, parts, 0.0).rows.look_up(learner.params.rows, t.obs)
@@ -99,7 +127,9 @@ def error_by_hand(settings: config.ActorCritic, learner: Learner, t: Trajectory)
     logits = np.asarray(ac.policy_logits(parts, Params(dense, rows), t.obs))[:-1]
     j = np.asarray(parts.value.apply(dense["value"], rows["value"], t.obs, features))[:, 0]
     heads = Params(dense["uncertainty"], jax.tree.map(lambda x: x[:-1], rows["uncertainty"]))
-    sigma2 = np.asarray(parts.uncertainty.sigma2(heads, learner.memory, t.obs[:-1], features[:-1], t.action))
+    sigma2 = np.asarray(
+        parts.uncertainty.sigma2(heads, learner.memory, t.obs[:-1], features[:-1], t.action)
+    )
     pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     pi_a = pi[np.arange(len(pi)), np.asarray(t.action)]
     rho = np.minimum(1, pi_a / np.exp(np.asarray(t.log_mu)))
@@ -122,7 +152,11 @@ def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted
         after, newest = step(REPLAY, {"lam": 0.8, "offline_fraction": 1.0}, state, key)
         buffer_state = push(state.buffer_state, newest)
         t, (slot,) = draw(buffer_state, newest, 0, jax.random.fold_in(key, 0))
-        wanted, rho = error_by_hand(settings, observe(state.learner, newest), jax.tree.map(lambda x: x[0], jax.device_get(t)))
+        wanted, rho = error_by_hand(
+            settings,
+            observe(state.learner, newest),
+            jax.tree.map(lambda x: x[0], jax.device_get(t)),
+        )
         np.testing.assert_allclose(after.buffer_state.priority[slot], wanted + LEAST, rtol=1e-10)
         ages.append((number - int(slot)) % 4)
         corrected.append(rho.min())
@@ -144,9 +178,15 @@ def test_every_update_draws_for_itself():
     ring, push = buffer.init(numbered(0)), jax.jit(buffer.push)
     for number in range(49):
         ring = push(ring, alone(number))
-    learner, buffer_state, metrics = jax.jit(partial(learn, counter, buffer))(0, ring, alone(49), jax.random.key(0))
+    learner, buffer_state, metrics = jax.jit(partial(learn, counter, buffer))(
+        0, ring, alone(49), jax.random.key(0)
+    )
     assert (learner, buffer_state.pushed) == (1, 50)
-    drawn = jax.jit(lambda update: buffer.draw(buffer_state, alone(49), update, jax.random.fold_in(jax.random.key(0), update))[1][0])
+    drawn = jax.jit(
+        lambda update: buffer.draw(
+            buffer_state, alone(49), update, jax.random.fold_in(jax.random.key(0), update)
+        )[1][0]
+    )
     slots = [int(drawn(update)) for update in range(40)]
     assert len(set(slots)) > 20
     assert metrics["number"] == pytest.approx(np.mean(slots), rel=1e-6)

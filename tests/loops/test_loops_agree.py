@@ -32,16 +32,26 @@ def ashore(agent: str, name: str = "tiny", **changes) -> config.Experiment:
 
 
 def noisy(settings: config.Experiment) -> config.Experiment:
-    return config.replace_at(settings, ("learner", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01))
+    return config.replace_at(
+        settings, ("learner", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01)
+    )
 
 
 BOOT = {"members": 3, "batch": 4, "replay": 30, "least_replay": 6}
 CASES = [
     pytest.param(noisy(at_sea("ersac")), id="a table, fresh"),
-    pytest.param(at_sea("ersac-replay", members=3, **REPLAY), id="a table, replayed, every action", marks=slow),
+    pytest.param(
+        at_sea("ersac-replay", members=3, **REPLAY),
+        id="a table, replayed, every action",
+        marks=slow,
+    ),
     pytest.param(at_sea("boot-dqn", **BOOT, rollout=1), id="a member an episode", marks=slow),
-    pytest.param(ashore("boot-dqn", "counted", **BOOT), id="a member an episode, vectors, cut", marks=slow),
-    pytest.param(ashore("ersac", uncertainty="rnd", outputs=2), id="vectors, cut, fresh", marks=slow),
+    pytest.param(
+        ashore("boot-dqn", "counted", **BOOT), id="a member an episode, vectors, cut", marks=slow
+    ),
+    pytest.param(
+        ashore("ersac", uncertainty="rnd", outputs=2), id="vectors, cut, fresh", marks=slow
+    ),
     pytest.param(noisy(ashore("vanilla-replay", **REPLAY)), id="vectors, cut, replayed"),
 ]
 
@@ -60,11 +70,22 @@ def tiny() -> Env:
         place = 0.8 * state.place + action + jax.random.uniform(key, (2,))
         real, ends = state.age < 6, place[0] > 2
         discount = jnp.where(real & ~ends, 1.0, 0.0)
-        return Step(Pushed(place, state.age + 1), real * place[1], discount, real & ends, real * 1.0)
+        return Step(
+            Pushed(place, state.age + 1), real * place[1], discount, real & ends, real * 1.0
+        )
 
     reset = lambda env_params, key: Pushed(jax.random.uniform(key, (2,)), jnp.zeros((), jnp.int32))
     actions = Box((2,), low=(-1.0, -0.5), high=(1.0, 0.75))
-    return Env("tiny", Box((2,)), actions, lambda seed: (), reset, lambda env_params, state: 3 * state.place + 1, step, envs=3)
+    return Env(
+        "tiny",
+        Box((2,)),
+        actions,
+        lambda seed: (),
+        reset,
+        lambda env_params, state: 3 * state.place + 1,
+        step,
+        envs=3,
+    )
 
 
 def counted() -> Env:
@@ -76,23 +97,41 @@ def counted() -> Env:
 
 def made(settings: config.Environment) -> Env:
     """An environment whose rewards and discounts are as precise as all else here."""
-    env = (counted() if settings.id == "counted" else tiny()) if isinstance(settings, config.Gymnax) else make_env(settings)
+    env = (
+        (counted() if settings.id == "counted" else tiny())
+        if isinstance(settings, config.Gymnax)
+        else make_env(settings)
+    )
 
     def step(env_params, state, action, key):
         step = env.step(env_params, state, action, key)
-        return step._replace(reward=jnp.float64(step.reward), discount=jnp.float64(step.discount), mask=jnp.float64(step.mask))
+        return step._replace(
+            reward=jnp.float64(step.reward),
+            discount=jnp.float64(step.discount),
+            mask=jnp.float64(step.mask),
+        )
 
-    return env._replace(step=step, unroll=1)  # which decides no number, and how long it takes to compile
+    return env._replace(
+        step=step, unroll=1
+    )  # which decides no number, and how long it takes to compile
 
 
 def double(tree):
-    return jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, jax.tree.map(np.asarray, tree))
+    return jax.tree.map(
+        lambda x: x.astype(np.float64) if x.dtype == np.float32 else x,
+        jax.tree.map(np.asarray, tree),
+    )
 
 
 def on_the_host(settings: config.Experiment) -> config.Experiment:
     """The same settings, of an environment that is stepped from the host."""
     seen = settings.env.seen
-    env = config.Gym(envs=settings.env.envs, target=getattr(settings.env, "target", None), lockstep=True, seen=seen)
+    env = config.Gym(
+        envs=settings.env.envs,
+        target=getattr(settings.env, "target", None),
+        lockstep=True,
+        seen=seen,
+    )
     return dataclasses.replace(settings, env=env)
 
 
@@ -100,13 +139,22 @@ def device_run(settings: config.Experiment, chunks: int):
     """The carry and the facts of one seed, as `on_device` runs it, but for the precision of its first numbers."""
     static, seed = device.static_device_settings(settings), settings.run.seed
     env, agent = device.build(settings)
-    env_params, learner = jax.tree.map(jnp.asarray, env.env_params(seed)), double(agent.init(np.random.default_rng(seed)))
+    env_params, learner = (
+        jax.tree.map(jnp.asarray, env.env_params(seed)),
+        double(agent.init(np.random.default_rng(seed))),
+    )
     one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     started = device._start(static, np.array([seed], np.uint32), one(env_params), one(learner))
     key, buffer_state, actor = jax.tree.map(lambda x: x[0], started)
     visits = jnp.zeros(env.n_states, jnp.int32) if settings.env.has_maps else ()
-    carry = device.DeviceCarry(learner, buffer_state, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32))
-    step = jax.jit(lambda numbers, carry: device.chunk(config.with_floats(static, numbers), carry, env_params, key))
+    carry = device.DeviceCarry(
+        learner, buffer_state, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32)
+    )
+    step = jax.jit(
+        lambda numbers, carry: device.chunk(
+            config.with_floats(static, numbers), carry, env_params, key
+        )
+    )
     brought = []
     for _ in range(chunks):
         carry, (facts, metrics, _) = step(config.floats(settings), carry)
@@ -123,20 +171,30 @@ def host_run(settings: config.Experiment, chunks: int):
     program = host.assemble(settings, spec, [place])
     got = [chunk for _, chunk in zip(range(chunks), host.run_host(program), strict=False)]
     joined = lambda *x: np.concatenate(x, axis=1)[0]
-    return got[-1].carry[0], jax.tree.map(joined, *((chunk.episodes, chunk.metrics) for chunk in got))
+    return got[-1].carry[0], jax.tree.map(
+        joined, *((chunk.episodes, chunk.metrics) for chunk in got)
+    )
 
 
 @pytest.mark.parametrize("settings", CASES)
 def test_the_loops_agree(float64, monkeypatch, settings):
     monkeypatch.setattr(device, "make_env", made)
     settings = config.override(settings, chunk=ROLLOUTS // 3)
-    (on_device, (facts, metrics)), (on_host, (host_facts, host_metrics)) = device_run(settings, 3), host_run(settings, 3)
+    (on_device, (facts, metrics)), (on_host, (host_facts, host_metrics)) = (
+        device_run(settings, 3),
+        host_run(settings, 3),
+    )
     assert on_device.rollouts == on_host.rollouts == ROLLOUTS
     close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
     jax.tree.map(close, on_host.learner, on_device.learner)
     jax.tree.map(close, on_host.buffer_state, on_device.buffer_state)
     jax.tree.map(close, host_facts, facts)
-    jax.tree.map(close, {name: host_metrics[name] for name in metrics}, metrics)  # a host also tells how old its parameters were
+    jax.tree.map(
+        close, {name: host_metrics[name] for name in metrics}, metrics
+    )  # a host also tells how old its parameters were
     assert 0 < facts.ended.mean() < 1
     before = device.build(settings)[1].init(np.random.default_rng(settings.run.seed))
-    assert not all(np.allclose(x, y) for x, y in zip(*map(jax.tree.leaves, (before.params, on_host.learner.params)), strict=True))
+    assert not all(
+        np.allclose(x, y)
+        for x, y in zip(*map(jax.tree.leaves, (before.params, on_host.learner.params)), strict=True)
+    )

@@ -36,15 +36,26 @@ def endless(observations) -> Env:
         fake_mask, discount_at_cut = env_params
         real, cut = state.age < LIMIT, state.age == LIMIT - 1
         discount = jnp.where(real, jnp.where(cut, discount_at_cut, 1.0), 0.0)
-        return Step(Walk(state.age + 1), jnp.where(real, 1.0, 0.0), discount, jnp.bool_(False), jnp.where(real, 1.0, fake_mask))
+        return Step(
+            Walk(state.age + 1),
+            jnp.where(real, 1.0, 0.0),
+            discount,
+            jnp.bool_(False),
+            jnp.where(real, 1.0, fake_mask),
+        )
 
     reset = lambda env_params, key: Walk(jnp.zeros((), jnp.int32))
-    return Env("endless", observations, Discrete(1), lambda seed: WORLDS[seed], reset, observe, step)
+    return Env(
+        "endless", observations, Discrete(1), lambda seed: WORLDS[seed], reset, observe, step
+    )
 
 
 def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner) -> np.ndarray:
     """What the critic says of every place, in units of the environment."""
-    parts, obs = make_parts(settings.learner, env, seen), jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES))
+    parts, obs = (
+        make_parts(settings.learner, env, seen),
+        jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES)),
+    )
     looked_up = make_optimisers(settings.learner, parts, 0.0).rows.look_up(learner.params.rows, obs)
     dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory, obs)
     features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
@@ -55,7 +66,10 @@ def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner
 def on_the_device(settings: config.Experiment, env: Env) -> list:
     program = device.prepare_device(settings)
     chunk = next(device.run_device(program))
-    return [jax.tree.map(lambda x, seed=seed: np.asarray(x)[seed], chunk.carry.learner) for seed in range(len(WORLDS))]
+    return [
+        jax.tree.map(lambda x, seed=seed: np.asarray(x)[seed], chunk.carry.learner)
+        for seed in range(len(WORLDS))
+    ]
 
 
 def on_the_host(settings: config.Experiment, env: Env) -> list:
@@ -71,19 +85,33 @@ def on_the_host(settings: config.Experiment, env: Env) -> list:
         pytest.param(Discrete(PLACES), PLAIN, on_the_device, id="tables-device"),
         pytest.param(Box((2,)), SCALED, on_the_host, id="layers-host"),
         pytest.param(Box((2,)), SCALED, on_the_device, id="layers-device", marks=pytest.mark.slow),
-        pytest.param(Discrete(PLACES), PLAIN, on_the_host, id="tables-host", marks=pytest.mark.slow),
+        pytest.param(
+            Discrete(PLACES), PLAIN, on_the_host, id="tables-host", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
     env = endless(observations)
     monkeypatch.setattr(device, "make_env", lambda settings: env)
     kind = "gymnax" if loop is on_the_device else "gym"
-    changes = {"envs": 1, "rollout": 5, "hidden": (8,), "members": 2, "alpha": 1.0, "gamma": GAMMA, "learning_rate": 0.03}
-    settings = api.make_settings(f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS)
+    changes = {
+        "envs": 1,
+        "rollout": 5,
+        "hidden": (8,),
+        "members": 2,
+        "alpha": 1.0,
+        "gamma": GAMMA,
+        "learning_rate": 0.03,
+    }
+    settings = api.make_settings(
+        f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS
+    )
     settings = config.replace_at(settings, ("env", "seen"), seen)
     if kind == "gym":
         settings = config.override(settings, lockstep=True)
-    right, unmasked, ended = (worth(settings, env, seen, learner) for learner in loop(settings, env))
+    right, unmasked, ended = (
+        worth(settings, env, seen, learner) for learner in loop(settings, env)
+    )
     np.testing.assert_allclose(right, WORTH, rtol=0.02)
     assert unmasked.max() < 0.8 * WORTH
     assert ended.max() < 0.8 * WORTH

@@ -19,7 +19,17 @@ from ersac.runs import checkpoint, disk, results
 gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
 
-TINY = {"envs": 2, "hidden": (8, 8), "rollout": 8, "chunk": 20, "steps": 2_000, "seeds": 2, "seed": 3, "lockstep": True, "show": False}
+TINY = {
+    "envs": 2,
+    "hidden": (8, 8),
+    "rollout": 8,
+    "chunk": 20,
+    "steps": 2_000,
+    "seeds": 2,
+    "seed": 3,
+    "lockstep": True,
+    "show": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +50,13 @@ def untrained(env, agent="ersac", seed=0, **changes):
     """
     settings = api.make_settings(env, agent, **{"hidden": (8, 8), "seed": seed, **changes})
     senses = policies.senses_of(settings.env)
-    learner, rng = policies.agent_of(settings, senses.spec).init(np.random.default_rng(seed)), np.random.default_rng(seed)
-    moved = lambda x: x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+    learner, rng = (
+        policies.agent_of(settings, senses.spec).init(np.random.default_rng(seed)),
+        np.random.default_rng(seed),
+    )
+    moved = lambda x: (
+        x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
+    )
     learner = learner._replace(params=policies.jax.tree.map(moved, learner.params))
     return policies.Policy(policies.trained(settings, seed, senses, learner._replace(opt=())))
 
@@ -49,7 +64,10 @@ def untrained(env, agent="ersac", seed=0, **changes):
 class Told(gymnasium.Env):
     """Pays one a step; an environment with an odd seed plays ten steps and is cut, one with an even seed plays one and is over."""
 
-    observation_space, action_space = spaces.Box(-1.0, 1.0, (2,), np.float32), spaces.Discrete(3, start=5)
+    observation_space, action_space = (
+        spaces.Box(-1.0, 1.0, (2,), np.float32),
+        spaces.Discrete(3, start=5),
+    )
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     seeds: list[int] = []  # noqa: RUF012   that any of them was ever begun with
 
@@ -70,7 +88,13 @@ class Told(gymnasium.Env):
     def step(self, action):
         assert action in self.action_space
         self.steps += 1
-        return self.observe(), 1.0, not self.odd, self.odd and self.steps == 10, {"is_success": self.odd and self.steps == 10}
+        return (
+            self.observe(),
+            1.0,
+            not self.odd,
+            self.odd and self.steps == 10,
+            {"is_success": self.odd and self.steps == 10},
+        )
 
     def render(self):
         return np.full((21, 30, 3), 20 * self.steps, np.uint8)
@@ -99,7 +123,12 @@ def test_every_way_to_the_policy_leads_to_the_same(result, observations, tmp_pat
         loaded = ersac.load(tmp_path / f"{seed}.npz")
         assert loaded.seed == seed
         assert loaded.settings == result.settings
-        policies = (result.policy_of(seed), in_memory.policy_of(seed), results.read_result(result.directory).policy_of(seed), loaded)
+        policies = (
+            result.policy_of(seed),
+            in_memory.policy_of(seed),
+            results.read_result(result.directory).policy_of(seed),
+            loaded,
+        )
         answers = [[policy(obs) for obs in observations] for policy in policies]
         assert all(each == answers[0] for each in answers)
         acted[seed] = answers[0]
@@ -140,7 +169,9 @@ def test_sampling_draws_what_the_policy_says(result, observations):
 def logits_of(policy, obs):
     trained = policy._trained
     agent = policies.agent_of(trained.settings, trained.codec.spec)
-    chance = policies.jax.tree.map(lambda leaf: leaf[0], agent.action_noise(policies.jax.random.key(0), 1))
+    chance = policies.jax.tree.map(
+        lambda leaf: leaf[0], agent.action_noise(policies.jax.random.key(0), 1)
+    )
     return agent.act(trained.learner, (), policies.jnp.asarray(obs), chance)[1]
 
 
@@ -173,7 +204,10 @@ MIXED = spaces.Dict({"z": spaces.Discrete(3, start=1), "a": spaces.Box(0, 255, (
 
 
 class Mixed(gymnasium.Env):
-    observation_space, action_space = MIXED, spaces.Box(np.array([0.0, -3.0], np.float32), np.array([1.0, 4.0], np.float32))
+    observation_space, action_space = (
+        MIXED,
+        spaces.Box(np.array([0.0, -3.0], np.float32), np.array([1.0, 4.0], np.float32)),
+    )
 
     def reset(self, *, seed=None, options=None):
         return self.observation_space.sample(), {}
@@ -191,14 +225,20 @@ def test_a_file_needs_no_environment(tmp_path):
     for obs in [MIXED.sample() for _ in range(20)]:
         np.testing.assert_array_equal(loaded(obs), policy(obs))
         assert loaded(obs) in Mixed.action_space
-    with pytest.raises(ersac.SettingsError, match=r"Mixed was made in Python; there, use result.evaluate"):
+    with pytest.raises(
+        ersac.SettingsError, match=r"Mixed was made in Python; there, use result.evaluate"
+    ):
         loaded.evaluate(2, show=False)
     assert ersac.load(tmp_path / "mixed.npz", make=Mixed).evaluate(2, show=False).mean_length == 1
 
 
 @pytest.mark.parametrize(
     ("env", "agent", "changes", "obs"),
-    [("deep-sea", "ersac", {"depth": 3}, 4), ("deep-sea", "boot-dqn", {"depth": 3}, 4), ("gymnax:CartPole-v1", "vanilla", {}, np.ones(4))],
+    [
+        ("deep-sea", "ersac", {"depth": 3}, 4),
+        ("deep-sea", "boot-dqn", {"depth": 3}, 4),
+        ("gymnax:CartPole-v1", "vanilla", {}, np.ones(4)),
+    ],
     ids=["sea", "boot-dqn", "gymnax"],
 )
 def test_a_file_of_every_kind_of_run(env, agent, changes, obs, tmp_path):
@@ -214,9 +254,14 @@ def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
     linen = pytest.importorskip("flax.linen")
     module = linen.Dense(6)
     run = tmp_path / "run"
-    policy = ersac.train("gym:CartPole-v1", torso=module, out=run, **TINY | {"steps": 100, "chunk": 5, "seeds": 1}).policy
+    policy = ersac.train(
+        "gym:CartPole-v1", torso=module, out=run, **TINY | {"steps": 100, "chunk": 5, "seeds": 1}
+    ).policy
     policy.save(tmp_path / "own.npz")
-    with pytest.raises(ersac.SettingsError, match=r"the torso was made in Python; there, use result.policy, or ersac.load"):
+    with pytest.raises(
+        ersac.SettingsError,
+        match=r"the torso was made in Python; there, use result.policy, or ersac.load",
+    ):
         ersac.load(tmp_path / "own.npz")
     loaded = ersac.load(tmp_path / "own.npz", torso=module)
     obs = np.random.default_rng(0).normal(size=(50, 4))
@@ -253,7 +298,14 @@ def test_a_damaged_file_is_refused_or_the_damage_changes_nothing(result, observa
     assert refused > 20
     pickled = io.BytesIO()
     np.savez(pickled, about=np.array([{}], object))
-    for content in (b"", b"precious", data[:-1], data[: len(data) // 2], pickled.getvalue(), json.dumps({}).encode()):
+    for content in (
+        b"",
+        b"precious",
+        data[:-1],
+        data[: len(data) // 2],
+        pickled.getvalue(),
+        json.dumps({}).encode(),
+    ):
         path.write_bytes(content)
         with pytest.raises(disk.DiskError, match="is damaged"):
             ersac.load(path)
@@ -266,7 +318,11 @@ def test_an_array_that_was_exchanged_is_found(result, tmp_path):
     result.save(tmp_path / "file.npz")
     with np.load(tmp_path / "file.npz", allow_pickle=False) as file:
         arrays = dict(file)
-    name = next(name for name, array in arrays.items() if name.startswith("learner/params/dense") and array.ndim == 2)
+    name = next(
+        name
+        for name, array in arrays.items()
+        if name.startswith("learner/params/dense") and array.ndim == 2
+    )
     np.savez(tmp_path / "other.npz", **arrays | {name: arrays[name] + 1})
     with pytest.raises(disk.DiskError, match="is damaged"):
         ersac.load(tmp_path / "other.npz")
@@ -297,7 +353,12 @@ def test_evaluation_has_seeds_that_training_had_not():
     begun = np.array(Told.seeds)
     assert len(set(begun)) == len(begun) == 4 * len(trials)
     assert not set(begun) & set(range(first, last + 4096))
-    again = [untrained("gym:CartPole-v1").evaluate(4, sample=True, eval_seed=trial, show=False).returns.tolist() for trial in (0, 0, 1)]
+    again = [
+        untrained("gym:CartPole-v1")
+        .evaluate(4, sample=True, eval_seed=trial, show=False)
+        .returns.tolist()
+        for trial in (0, 0, 1)
+    ]
     assert again[0] == again[1] != again[2]
 
 
@@ -320,14 +381,29 @@ def test_one_by_one_and_side_by_side_are_the_same_play(result):
 
 def test_a_sea_that_was_learned_is_sailed_through(tmp_path):
     """In the world of its own seed, from what was carried and from a checkpoint: another's would have other actions."""
-    small = {"depth": 4, "seeds": 2, "seed": 3, "hidden": (32,), "rollout": 20, "chunk": 20, "episodes": 2_000, "show": False}
-    for result in (ersac.train("deep-sea", **small), ersac.train("deep-sea", out=tmp_path / "run", **small)):
+    small = {
+        "depth": 4,
+        "seeds": 2,
+        "seed": 3,
+        "hidden": (32,),
+        "rollout": 20,
+        "chunk": 20,
+        "episodes": 2_000,
+        "show": False,
+    }
+    for result in (
+        ersac.train("deep-sea", **small),
+        ersac.train("deep-sea", out=tmp_path / "run", **small),
+    ):
         assert result.evaluate(40, seed=4, show=False).goal_share == 1
         told = result.evaluate(7, show=False)
         assert told.returns.tolist() == pytest.approx([0.99] * 7)
         assert told.mean_length == 4
     said = ended_with(2, ["eval", str(tmp_path / "run"), "--video", str(tmp_path / "sea.mp4")])
-    assert said == "ersac: deep-sea does not draw itself: only environments of Gymnasium (gym:ID) can be filmed\n"
+    assert (
+        said
+        == "ersac: deep-sea does not draw itself: only environments of Gymnasium (gym:ID) can be filmed\n"
+    )
 
 
 def test_an_environment_of_gymnax_is_played_in():
@@ -339,14 +415,19 @@ def test_an_environment_of_gymnax_is_played_in():
 
 def test_an_episode_without_end_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(policies, "LONGEST_EPISODE", 50)
-    with pytest.raises(ersac.SettingsError, match="an episode of Endless has not ended after 50 steps: give it a time limit"):
+    with pytest.raises(
+        ersac.SettingsError,
+        match="an episode of Endless has not ended after 50 steps: give it a time limit",
+    ):
         untrained(Endless).evaluate(1, show=False)
 
 
 # filmed
 
 
-@pytest.mark.filterwarnings("ignore:os.fork", "ignore::pytest.PytestUnraisableExceptionWarning")  # of imageio's reader of mp4
+@pytest.mark.filterwarnings(
+    "ignore:os.fork", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of imageio's reader of mp4
 @pytest.mark.parametrize("kind", ["gif", "mp4"])
 def test_a_video_shows_whole_episodes(kind, tmp_path):
     imageio = pytest.importorskip("imageio.v2")
@@ -359,7 +440,9 @@ def test_a_video_shows_whole_episodes(kind, tmp_path):
     gc.collect()  # here, where it may complain
     assert len(frames) == (11 if kind == "gif" else 24)
     assert frames[0].shape[:2] == (20, 30)
-    assert [frame[..., 0].mean() for frame in frames[:11]] == pytest.approx([20 * n for n in range(11)], abs=6)
+    assert [frame[..., 0].mean() for frame in frames[:11]] == pytest.approx(
+        [20 * n for n in range(11)], abs=6
+    )
     with pytest.raises(ersac.SettingsError, match="is there already"):
         policy.film(path, show=False)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
@@ -367,7 +450,11 @@ def test_a_video_shows_whole_episodes(kind, tmp_path):
 
 def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
     for policy, name, words in [
-        (untrained("deep-sea", depth=3), "a.mp4", "deep-sea does not draw itself: only environments of Gymnasium"),
+        (
+            untrained("deep-sea", depth=3),
+            "a.mp4",
+            "deep-sea does not draw itself: only environments of Gymnasium",
+        ),
         (untrained(Endless), "a.mp4", "gym:Endless does not draw itself: it must take render_mode"),
         (untrained(Told), "a.avi", "unknown kind of video '.avi'; known: .mp4, .gif"),
         (untrained(Told), "a", "unknown kind of video ''; known: .mp4, .gif"),
@@ -375,7 +462,9 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
         with pytest.raises(ersac.SettingsError, match=words):
             policy.film(tmp_path / name, show=False)
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ersac.SettingsError, match=r'a video needs imageio: pip install "ersac\[gym\]"'):
+    with pytest.raises(
+        ersac.SettingsError, match=r'a video needs imageio: pip install "ersac\[gym\]"'
+    ):
         video.check_video(config.Gym(), tmp_path / "a.gif")
     assert not list(tmp_path.iterdir())
 
@@ -410,7 +499,10 @@ BAD = [
     (["eval"], "which run? ersac eval RUN"),
     (["eval", "nowhere"], "nowhere is neither a run nor a file of result.save()"),
     (["eval", "empty"], "empty holds no run"),
-    (["eval", "RUN", "--episodes", "0"], "--episodes must be a whole number between 1 and 10000000, not 0"),
+    (
+        ["eval", "RUN", "--episodes", "0"],
+        "--episodes must be a whole number between 1 and 10000000, not 0",
+    ),
     (["eval", "RUN", "--seed", "9"], "seed 9 was not trained; 3 to 4 were"),
     (["eval", "RUN", "--video", "a.webm"], "unknown kind of video '.webm'"),
     (["eval", "RUN", "--vide", "a.mp4"], "did you mean --video?"),
@@ -424,7 +516,9 @@ def test_bad_input_is_one_line_before_jax(argv, words, result, tmp_path, monkeyp
     (tmp_path / "empty").mkdir()
     (tmp_path / "there.mp4").write_text("precious")
     monkeypatch.delattr("ersac.policy.policy")
-    monkeypatch.setitem(sys.modules, "ersac.policy.policy", None)  # whoever imports it, and jax with it, fails
+    monkeypatch.setitem(
+        sys.modules, "ersac.policy.policy", None
+    )  # whoever imports it, and jax with it, fails
     said = ended_with(2, [str(result.directory) if word == "RUN" else word for word in argv])
     assert words in said
     assert said.count("\n") == 1
@@ -439,7 +533,9 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
                 to.write_bytes(path.read_bytes())
         return tmp_path / name
 
-    assert "has not ended; go on with: ersac resume" in ended_with(2, ["eval", str(copy("unended", "summary"))])
+    assert "has not ended; go on with: ersac resume" in ended_with(
+        2, ["eval", str(copy("unended", "summary"))]
+    )
     assert "has no checkpoint to play from" in ended_with(2, ["eval", str(copy("swept", "0000"))])
     assert "facts.npz is missing" in ended_with(74, ["eval", str(copy("lost", "facts"))])
     torn = copy("torn")
@@ -455,7 +551,10 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
 
 def test_only_names_and_makers_are_environments():
     for wrong in (Told(), 3, None, spaces.Discrete(2)):
-        with pytest.raises(ersac.SettingsError, match="env must be a name, such as gym:CartPole-v1, or a class or function") as caught:
+        with pytest.raises(
+            ersac.SettingsError,
+            match="env must be a name, such as gym:CartPole-v1, or a class or function",
+        ) as caught:
             ersac.train(wrong)
         assert "\n" not in str(caught.value)
     with pytest.raises(ersac.SettingsError, match=r"the factory must return a gymnasium.Env"):
@@ -476,13 +575,19 @@ def test_a_run_on_an_environment_of_ones_own_goes_on_in_python_only(tmp_path, ca
     capsys.readouterr()
     said = ended_with(2, ["resume", str(tmp_path / "run")])
     assert "Told was made in Python; go on there: ersac.train(Told, out=..., resume=True)" in said
-    assert "Told was made in Python; there, use result.evaluate()" in ended_with(2, ["eval", str(tmp_path / "run")])
+    assert "Told was made in Python; there, use result.evaluate()" in ended_with(
+        2, ["eval", str(tmp_path / "run")]
+    )
 
 
 def test_the_example_of_the_readme(capsys):
     """The block as it stands there: it opens the lock."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    block = readme.partition("## Your own environment")[2].partition("```python\n")[2].partition("```")[0]
+    block = (
+        readme.partition("## Your own environment")[2]
+        .partition("```python\n")[2]
+        .partition("```")[0]
+    )
     assert len([line for line in block.splitlines() if line]) == 10
     exec(compile(block, "README.md", "exec"), {})
     assert capsys.readouterr().out.splitlines()[-1] == str([3, 0, 2, 1, 1, 3, 2, 0, 1, 0])

@@ -14,7 +14,15 @@ from ersac.loops import devices
 from ersac.runs import checkpoint, checkpointer, disk
 
 devices.claim_cores()  # before anything here wakes jax: these runs are shared out as real ones are
-SMALL = {"depth": 6, "seeds": 2, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 100, "stop_when_solved": False}
+SMALL = {
+    "depth": 6,
+    "seeds": 2,
+    "hidden": (8, 8),
+    "rollout": 20,
+    "chunk": 5,
+    "episodes": 100,
+    "stop_when_solved": False,
+}
 
 
 @pytest.fixture
@@ -29,9 +37,15 @@ def quick(monkeypatch) -> None:
 def train(quick) -> Callable[..., api.Result]:
     """Run the small run in a directory, or go on with it."""
 
-    def run(out: Path, agent: str = "ersac", poll=lambda: 0, exact: bool = False, **changes) -> api.Result:
-        settings = api.make_settings("deep-sea", agent, **(SMALL | {"checkpoint_seconds": 0.0} | changes))
-        return api.run_experiment(settings, out, display.Silent(), resume=True, exact=exact, poll=poll)
+    def run(
+        out: Path, agent: str = "ersac", poll=lambda: 0, exact: bool = False, **changes
+    ) -> api.Result:
+        settings = api.make_settings(
+            "deep-sea", agent, **(SMALL | {"checkpoint_seconds": 0.0} | changes)
+        )
+        return api.run_experiment(
+            settings, out, display.Silent(), resume=True, exact=exact, poll=poll
+        )
 
     return run
 
@@ -44,7 +58,9 @@ def digests(run: Path) -> dict[str, str]:
         with np.load(path, allow_pickle=False) as file:
             for name in file.files:
                 array = file[name]
-                found[f"{path.name}:{name}"] = hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).hexdigest()
+                found[f"{path.name}:{name}"] = hashlib.sha256(
+                    f"{array.dtype}{array.shape}".encode() + array.tobytes()
+                ).hexdigest()
     return found
 
 
@@ -104,7 +120,16 @@ class Memory:
 
     def ops(self) -> disk.Ops:
         mine = disk.Ops(
-            self.open, self.write, self.fsync, lambda _: None, self.rename, self.unlink, self.sync, lambda _: None, self.read, self.names
+            self.open,
+            self.write,
+            self.fsync,
+            lambda _: None,
+            self.rename,
+            self.unlink,
+            self.sync,
+            lambda _: None,
+            self.read,
+            self.names,
         )
         return counted(mine, self.at)
 
@@ -127,7 +152,9 @@ class Memory:
         return inode
 
     def write(self, handle: int, data: bytes) -> int:
-        part = bytes(data)[: max(1, (2 * len(data)) // 3)]  # a system may always write less than it was given
+        part = bytes(data)[
+            : max(1, (2 * len(data)) // 3)
+        ]  # a system may always write less than it was given
         self.files[handle] += part
         return len(part)
 

@@ -32,7 +32,26 @@ class Tall:
         return "one\ntwo"
 
 
-JUNK = [None, True, False, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0, 0, 1, -1, 2, 0.5, 10**400, -(10**400), 10**5000]
+JUNK = [
+    None,
+    True,
+    False,
+    math.nan,
+    math.inf,
+    -math.inf,
+    1e308,
+    -1e308,
+    5e-324,
+    -0.0,
+    0,
+    1,
+    -1,
+    2,
+    0.5,
+    10**400,
+    -(10**400),
+    10**5000,
+]
 JUNK += [
     "",
     "deep",
@@ -53,9 +72,35 @@ JUNK += [
     {8},
     range(1, 3),
 ]
-JUNK += [object(), Nasty(), Tall(), config.DeepSea(), config.DeepSea, config.Range(0, 1), len, 1j, Decimal(1), Fraction(1, 2)]
-JUNK += [Fraction(10**400), np.float32(0.5), np.int64(3), np.float64("nan"), np.float32("inf"), np.bool_(True), np.array(5)]
-JUNK += [np.array([8, 8]), np.array([[8]]), np.zeros(0), itertools.count(1), np.float16(1), np.uint8(4)]
+JUNK += [
+    object(),
+    Nasty(),
+    Tall(),
+    config.DeepSea(),
+    config.DeepSea,
+    config.Range(0, 1),
+    len,
+    1j,
+    Decimal(1),
+    Fraction(1, 2),
+]
+JUNK += [
+    Fraction(10**400),
+    np.float32(0.5),
+    np.int64(3),
+    np.float64("nan"),
+    np.float32("inf"),
+    np.bool_(True),
+    np.array(5),
+]
+JUNK += [
+    np.array([8, 8]),
+    np.array([[8]]),
+    np.zeros(0),
+    itertools.count(1),
+    np.float16(1),
+    np.uint8(4),
+]
 WORDS = [
     "",
     "-",
@@ -78,7 +123,9 @@ WORDS = [
 ]
 
 
-AT_SEA = [name for name in config.UNCERTAINTIES if name not in ("hashed", "linear")]  # which are of vectors
+AT_SEA = [
+    name for name in config.UNCERTAINTIES if name not in ("hashed", "linear")
+]  # which are of vectors
 BY_NETWORK = {"mlp": PRESETS, "table": TABLE_PRESETS}
 
 
@@ -101,7 +148,11 @@ class Field(typing.NamedTuple):
         if self.many:
             one = self._replace(many=False)
             listed = value.tolist() if isinstance(value, np.ndarray) else value
-            return isinstance(listed, list | tuple | range) and len(listed) > 0 and all(one.takes(item) for item in listed)
+            return (
+                isinstance(listed, list | tuple | range)
+                and len(listed) > 0
+                and all(one.takes(item) for item in listed)
+            )
         if self.kind is typing.Any:
             return False  # none of the junk is what can be given there
         if self.kind is bool or isinstance(value, bool):
@@ -144,18 +195,49 @@ def value_for(field: Field, rng: random.Random):
         return rng.choice(field.words)
     one = field._replace(many=False, none=False)
     if field.many:
-        return [value_for(one, rng) if rng.random() < 0.1 else rng.randint(1, 64) for _ in range(rng.randint(1, 3))]
+        return [
+            value_for(one, rng) if rng.random() < 0.1 else rng.randint(1, 64)
+            for _ in range(rng.randint(1, 3))
+        ]
     high = min(field.high, field.low + 10**9)
-    edges = [field.low, high, field.low - 1, high + 1, math.nextafter(field.low, -math.inf), math.nextafter(high, math.inf)]
+    edges = [
+        field.low,
+        high,
+        field.low - 1,
+        high + 1,
+        math.nextafter(field.low, -math.inf),
+        math.nextafter(high, math.inf),
+    ]
     edges += [math.nextafter(field.low, math.inf), math.nextafter(high, -math.inf)]
     if field.kind is int:
-        return rng.choice([*edges, *(int(edge) for edge in edges), rng.randint(int(field.low), int(high)), rng.randint(1, 30), 2.5])
-    return rng.choice([*edges, rng.uniform(field.low, high), max(field.low, 1e-9) * (high / max(field.low, 1e-9)) ** rng.random()])
+        return rng.choice(
+            [
+                *edges,
+                *(int(edge) for edge in edges),
+                rng.randint(int(field.low), int(high)),
+                rng.randint(1, 30),
+                2.5,
+            ]
+        )
+    return rng.choice(
+        [
+            *edges,
+            rng.uniform(field.low, high),
+            max(field.low, 1e-9) * (high / max(field.low, 1e-9)) ** rng.random(),
+        ]
+    )
 
 
 def misspelt(word: str, rng: random.Random) -> str:
     place = rng.randrange(len(word))
-    return rng.choice([word[:place] + word[place + 1 :], word[:place] + rng.choice("xyz_") + word[place:], word.upper(), word + "s"])
+    return rng.choice(
+        [
+            word[:place] + word[place + 1 :],
+            word[:place] + rng.choice("xyz_") + word[place:],
+            word.upper(),
+            word + "s",
+        ]
+    )
 
 
 def named(rng: random.Random, names: list[str]) -> tuple[str, bool]:
@@ -172,11 +254,23 @@ def outcome(deed, good: bool | None, allowed) -> dict:
         settings = deed()
     except config.SettingsError as error:
         text = str(error)
-        return {"outcome": "rejected", "wanted": good, "text": text, "told": "\n" not in text and allowed(text)}
+        return {
+            "outcome": "rejected",
+            "wanted": good,
+            "text": text,
+            "told": "\n" not in text and allowed(text),
+        }
     except SystemExit as stop:
-        return {"outcome": "help" if stop.code in (0, None) else f"exit {stop.code}", "wanted": good}
+        return {
+            "outcome": "help" if stop.code in (0, None) else f"exit {stop.code}",
+            "wanted": good,
+        }
     except BaseException as error:
-        return {"outcome": "traceback", "wanted": good, "text": f"{type(error).__name__}: {error}"[:200]}
+        return {
+            "outcome": "traceback",
+            "wanted": good,
+            "text": f"{type(error).__name__}: {error}"[:200],
+        }
     return {"outcome": "accepted", "wanted": good, "settings": records.settings_json(settings)}
 
 
@@ -187,14 +281,20 @@ def choice(rng: random.Random) -> tuple[dict, bool, config.Experiment]:
     base = config.Experiment(learner=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.3:
         who["network"], known = named(rng, list(BY_NETWORK))
-        good &= known and agent in BY_NETWORK.get(who["network"], {}) and isinstance(base.learner, config.ActorCritic)
+        good &= (
+            known
+            and agent in BY_NETWORK.get(who["network"], {})
+            and isinstance(base.learner, config.ActorCritic)
+        )
         if good:
             base = config.Experiment(learner=BY_NETWORK[who["network"]][agent])
     if rng.random() < 0.4:
         who["uncertainty"], known = named(rng, AT_SEA)
         good &= known and isinstance(base.learner, config.ActorCritic)
         if good:
-            base = config.replace_at(base, ("learner", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]())
+            base = config.replace_at(
+                base, ("learner", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]()
+            )
     return who, good, base
 
 
@@ -208,9 +308,15 @@ def from_python(rng: random.Random) -> dict:
         good &= junk is None
     changes = {}
     for _ in range(rng.randint(0, 4)):
-        name, _ = named(rng, [name for name in hints if name != "network"])  # which is as a name, and above
+        name, _ = named(
+            rng, [name for name in hints if name != "network"]
+        )  # which is as a name, and above
         changes[name] = value_for(field_of(hints.get(name, int)), rng)
-    bad = [name for name, value in changes.items() if name not in hints or not field_of(hints[name]).takes(value)]
+    bad = [
+        name
+        for name, value in changes.items()
+        if name not in hints or not field_of(hints[name]).takes(value)
+    ]
 
     def allowed(text: str) -> bool:
         if text.startswith("unknown "):
@@ -218,17 +324,25 @@ def from_python(rng: random.Random) -> dict:
         if text.startswith("--network must be "):
             return text == f"--network must be mlp or table, not {config.shown(who['network'])}"
         told = [(name, config.option(name, hints[name])) for name in bad if name in hints]
-        return any(f"{option} must be {config.expected(hints[name])}, not {config.shown(changes[name])}" == text for name, option in told)
+        return any(
+            f"{option} must be {config.expected(hints[name])}, not {config.shown(changes[name])}"
+            == text
+            for name, option in told
+        )
 
     given = {**who, **changes}
-    return {"given": config.shown({name: config.shown(value) for name, value in given.items()})} | outcome(
-        lambda: api.make_settings(**given), good and not bad, allowed
-    )
+    return {
+        "given": config.shown({name: config.shown(value) for name, value in given.items()})
+    } | outcome(lambda: api.make_settings(**given), good and not bad, allowed)
 
 
 def as_words(rng: random.Random) -> dict:
     who, _, base = choice(rng)
-    hints = {config.option(path[-1], hint): hint for path, hint, _ in config.leaves(base) if path != ("agent",)}
+    hints = {
+        config.option(path[-1], hint): hint
+        for path, hint, _ in config.leaves(base)
+        if path != ("agent",)
+    }
     argv = ["deep-sea" if rng.random() < 0.97 else rng.choice(["deepsea", "", "--depth"])]
     argv += [word for name, value in who.items() for word in (f"--{name}", value)]
     for _ in range(rng.randint(0, 3)):
@@ -240,13 +354,19 @@ def as_words(rng: random.Random) -> dict:
             if isinstance(value, list | tuple)
             else [rng.choice(WORDS) if rng.random() < 0.2 else plain(value)]
         )
-        argv += [f"{option}={words[0]}", *words[1:]] if words and rng.random() < 0.3 else [option, *words]
+        argv += (
+            [f"{option}={words[0]}", *words[1:]]
+            if words and rng.random() < 0.3
+            else [option, *words]
+        )
     if rng.random() < 0.1:
         argv.insert(rng.randint(0, len(argv)), rng.choice(WORDS))
     taken = []
     cli.go = lambda settings, *rest: taken.append(settings) or 0  # what follows is a run
     deed = lambda: (cli.dispatch(["train", *argv]), taken[0])[1]
-    return {"given": config.shown(argv)} | outcome(deed, None, lambda text: 0 < len(" ".join(text.split())) < 500)
+    return {"given": config.shown(argv)} | outcome(
+        deed, None, lambda text: 0 < len(" ".join(text.split())) < 500
+    )
 
 
 def plain(value) -> str:
@@ -260,4 +380,8 @@ if __name__ == "__main__":
     seed, python, words = map(int, sys.argv[1:])
     for make, number in ((from_python, python), (as_words, words)):
         for case in range(number):
-            print(json.dumps({"how": make.__name__} | make(random.Random(f"{seed} {make.__name__} {case}"))))
+            print(
+                json.dumps(
+                    {"how": make.__name__} | make(random.Random(f"{seed} {make.__name__} {case}"))
+                )
+            )

@@ -17,18 +17,29 @@ from ersac.runs import disk, records
 from ersac.sweeps import catalogue
 from ersac.sweeps.catalogue import LineFactory, Sweep, SweepSize
 
-SYNC_SECONDS = 0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
+SYNC_SECONDS = (
+    0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
+)
 TINY = {"hidden": (8, 8), "rollout": 20}
-LINES = tuple(LineFactory("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99))
+LINES = tuple(
+    LineFactory("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99)
+)
 SWEEPS = {
-    "tiny-500": Sweep("to be killed", LINES, {"smoke": SweepSize((4, 5), 125, 2_000)}, stop_when_solved=False),
-    "tiny-100": Sweep("to be run twice", LINES, {"smoke": SweepSize((4,), 50, 400)}, stop_when_solved=False),
+    "tiny-500": Sweep(
+        "to be killed", LINES, {"smoke": SweepSize((4, 5), 125, 2_000)}, stop_when_solved=False
+    ),
+    "tiny-100": Sweep(
+        "to be run twice", LINES, {"smoke": SweepSize((4,), 50, 400)}, stop_when_solved=False
+    ),
 }
 
 
 def often(found: list[catalogue.Instance]) -> list[catalogue.Instance]:
     """Instances that are saved after every chunk: a driver that lives for a second gets somewhere."""
-    return [each._replace(settings=config.override(each.settings, checkpoint_seconds=0.0)) for each in found]
+    return [
+        each._replace(settings=config.override(each.settings, checkpoint_seconds=0.0))
+        for each in found
+    ]
 
 
 def sweep(name: str, home: str, engine: str) -> None:
@@ -47,7 +58,9 @@ def facts_of(number: int) -> tuple[config.Experiment, records.EpisodeStats, reco
     settings = api.make_settings(depth=5, seeds=1, seed=number)
     rng = np.random.default_rng(number)
     column = rng.random((1, 50)).astype(np.float32)
-    facts = records.EpisodeStats(number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32))
+    facts = records.EpisodeStats(
+        number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32)
+    )
     return settings, facts, records.Metrics(np.arange(50), {"tau": column})
 
 
@@ -68,5 +81,12 @@ if __name__ == "__main__":
     if sys.argv[1] == "sweep":
         sweep(*sys.argv[2:])
     else:
-        disk.OPS = disk.OPS._replace(fsync=lambda handle: (os.fsync(handle), time.sleep(SYNC_SECONDS)))
-        write_records(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), lambda number: print(number, flush=True))
+        disk.OPS = disk.OPS._replace(
+            fsync=lambda handle: (os.fsync(handle), time.sleep(SYNC_SECONDS))
+        )
+        write_records(
+            Path(sys.argv[2]),
+            int(sys.argv[3]),
+            int(sys.argv[4]),
+            lambda number: print(number, flush=True),
+        )

@@ -19,8 +19,17 @@ def tree(seed: int = 0):
     rng = np.random.default_rng(seed)
     odd = np.array([np.nan, -np.nan, np.inf, -0.0, 1e-45], np.float32)
     return {
-        "floats": {"w": rng.normal(size=(3, 4)).astype(np.float32), "odd": odd, "double": rng.normal(size=3)},
-        "ints": (rng.integers(0, 9, 5), np.int8(-3), np.arange(4, dtype=np.uint32), rng.random(7) < 0.5),
+        "floats": {
+            "w": rng.normal(size=(3, 4)).astype(np.float32),
+            "odd": odd,
+            "double": rng.normal(size=3),
+        },
+        "ints": (
+            rng.integers(0, 9, 5),
+            np.int8(-3),
+            np.arange(4, dtype=np.uint32),
+            rng.random(7) < 0.5,
+        ),
         "half": rng.normal(size=6).astype(ml_dtypes.bfloat16),
         "empty": np.zeros((0, 3), np.int16),
         "keys": jax.random.split(jax.random.key(seed), 3),
@@ -40,23 +49,33 @@ def test_every_bit_and_type_comes_back(tmp_path):
     assert (found.number, found.notes) == (7, NOTES)
     back = checkpoint.restore(found, "loop", tree(1))
     assert jax.tree.structure(back) == jax.tree.structure(saved)
-    assert [raw(leaf) for leaf in jax.tree.leaves(back)] == [raw(leaf) for leaf in jax.tree.leaves(saved)]
+    assert [raw(leaf) for leaf in jax.tree.leaves(back)] == [
+        raw(leaf) for leaf in jax.tree.leaves(saved)
+    ]
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda t: {**t, "half": np.zeros(6, np.float16)}, "loop/half is bfloat16[6] instead of float16[6]"),
+        (
+            lambda t: {**t, "half": np.zeros(6, np.float16)},
+            "loop/half is bfloat16[6] instead of float16[6]",
+        ),
         (lambda t: {**t, "half": np.zeros(5, ml_dtypes.bfloat16)}, "instead of bfloat16[5]"),
         (lambda t: {**t, "more": np.zeros(1)}, "loop/more is absent instead of float64[1]"),
-        (lambda t: {name: t[name] for name in t if name != "empty"}, "loop/empty is int16[0, 3] instead of absent"),
+        (
+            lambda t: {name: t[name] for name in t if name != "empty"},
+            "loop/empty is int16[0, 3] instead of absent",
+        ),
         (lambda t: {**t, "keys": jax.random.key_data(t["keys"])}, "loop/keys"),
     ],
 )
 def test_a_checkpoint_of_another_shape_is_refused_in_one_line(tmp_path, spoil, words):
     checkpoint.save_checkpoint(tmp_path, 7, {"loop": tree()}, NOTES)
     with pytest.raises(disk.DiskError) as error:
-        checkpoint.restore(checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail), "loop", spoil(tree()))
+        checkpoint.restore(
+            checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail), "loop", spoil(tree())
+        )
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -102,7 +121,10 @@ def damaged(two: Path, tmp_path: Path, change, times: int) -> None:
     for number in range(times):
         for name, data in whole.items():
             (directory / name).write_bytes(data)
-        path = directory / names[rng.choice(2, p=sizes / sizes.sum()) if number % 2 else number // 2 % 2]
+        path = (
+            directory
+            / names[rng.choice(2, p=sizes / sizes.sum()) if number % 2 else number // 2 % 2]
+        )
         path.write_bytes(change(rng, bytearray(whole[path.name])))
         falls_back(directory, f"{number} {path.name}")
 
@@ -140,7 +162,9 @@ def test_swapped_files(two, tmp_path, suffixes):
         checkpoint.load_checkpoint(directory, "abc", told.append)
     assert len(told) == 2
     assert "\n" not in str(error.value)
-    with pytest.raises(disk.DiskError, match="no good checkpoint"):  # it does not start afresh behind anybody's back
+    with pytest.raises(
+        disk.DiskError, match="no good checkpoint"
+    ):  # it does not start afresh behind anybody's back
         checkpoint.load_checkpoint(directory, "abc", pytest.fail)
 
 
@@ -172,7 +196,11 @@ class Canary:
 
 def malicious(number: int, canary: Path) -> bytes:
     """Files that run code when they are unpickled, in 20 disguises."""
-    evil, fine, buffer = np.array([Canary(canary)] * (1 + number // 4), dtype=object), np.zeros(3), io.BytesIO()
+    evil, fine, buffer = (
+        np.array([Canary(canary)] * (1 + number // 4), dtype=object),
+        np.zeros(3),
+        io.BytesIO(),
+    )
     match number % 4:
         case 0:
             np.savez(buffer, **{"loop/w": evil})
@@ -193,7 +221,10 @@ def test_20_malicious_files_are_refused_and_run_nothing(tmp_path):
         data = malicious(number, canary)
         (directory / "000000000020.npz").write_bytes(data)
         manifest = checkpoint.unseal((directory / "000000000020.json").read_bytes())
-        manifest |= {"bytes": len(data), "sha256": disk.digest(data)}  # the attacker can compute digests too
+        manifest |= {
+            "bytes": len(data),
+            "sha256": disk.digest(data),
+        }  # the attacker can compute digests too
         (directory / "000000000020.json").write_bytes(checkpoint.seal(manifest))
         told: list[str] = []
         assert checkpoint.load_checkpoint(directory, "abc", told.append).number == 10

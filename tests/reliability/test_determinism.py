@@ -19,9 +19,16 @@ from ersac.loops import device
 def twins() -> list[list[list[str]]]:
     """What two processes came to, whose dictionaries and sets are ordered differently."""
     script = str(Path(__file__).with_name("twin.py"))
-    kept = {"JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    kept = {
+        "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     run = lambda number: subprocess.run(
-        [sys.executable, script], env=os.environ | kept | {"PYTHONHASHSEED": number}, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, script],
+        env=os.environ | kept | {"PYTHONHASHSEED": number},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return [json.loads(run(number).stdout) for number in ("1", "2")]
 
@@ -43,14 +50,25 @@ def test_no_two_seeds_are_alike(twins):
 def trace(settings: config.Experiment) -> None:
     """A chunk of one seed, looked at by jax's own check of keys; it cannot look into a vmapped scan, and seeds are nothing but that."""
     program = device.prepare_device(settings)
-    carry, env_params, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.env_params, program.keys))
+    carry, env_params, key = jax.tree.map(
+        lambda leaf: leaf[0], (program.carry, program.env_params, program.keys)
+    )
     with jax.debug_key_reuse(True):
         jax.jit(partial(device.chunk, settings)).lower(carry, env_params, key)
 
 
-ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")  # each draws where another one does
+ALIKE = (
+    "vanilla",
+    "optimism",
+    "ersac-replay",
+    "vanilla-replay",
+    "boot-dqn-large",
+)  # each draws where another one does
 CASES = [
-    *(pytest.param({"agent": agent}, marks=pytest.mark.slow if agent in ALIKE else ()) for agent in PRESETS),
+    *(
+        pytest.param({"agent": agent}, marks=pytest.mark.slow if agent in ALIKE else ())
+        for agent in PRESETS
+    ),
     {"noise_variance": 0.1},
     {"stochastic": True},
 ]
@@ -59,12 +77,19 @@ CASES = [
 @pytest.mark.parametrize("changes", CASES, ids=str)
 def test_no_key_is_used_twice(changes, monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    trace(api.make_settings(**{"depth": 4, "seeds": 1, "hidden": (4,), "rollout": 5, "chunk": 2} | changes))
+    trace(
+        api.make_settings(
+            **{"depth": 4, "seeds": 1, "hidden": (4,), "rollout": 5, "chunk": 2} | changes
+        )
+    )
 
 
 def test_a_key_that_is_used_twice_is_noticed(monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    twice = lambda settings, agent, envs, key, whole=device.draw_all_noise: (jax.random.normal(key), whole(settings, agent, envs, key))[1]
+    twice = lambda settings, agent, envs, key, whole=device.draw_all_noise: (
+        jax.random.normal(key),
+        whole(settings, agent, envs, key),
+    )[1]
     monkeypatch.setattr(device, "draw_all_noise", twice)
     with pytest.raises(jax.errors.KeyReuseError):
         trace(api.make_settings(depth=4, seeds=1, hidden=(4,), rollout=5, chunk=2))

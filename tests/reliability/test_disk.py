@@ -49,7 +49,9 @@ def crashes(directory, monkeypatch, memory, crash, kind: str, crash_at: int) -> 
 
 def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, memory, crash):
     operations = crashes(tmp_path / "whole", monkeypatch, memory, crash, "clean", 1000)
-    assert {"open", "write", "fsync", "rename", "unlink", "sync_directory", "read"} <= set(operations)
+    assert {"open", "write", "fsync", "rename", "unlink", "sync_directory", "read"} <= set(
+        operations
+    )
     found = set()
     for kind in memory.KINDS:
         for k in range(len(operations) + 1):
@@ -71,7 +73,9 @@ def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, m
     assert found == {1, 2}  # crashes fell before and after the moment from which the new one counts
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=lambda n: errno.errorcode[n])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=lambda n: errno.errorcode[n]
+)
 def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch, failing, number):
     seen: list[str] = []
     for k in range(-1, 1000):  # first one that goes well, to see how many operations there are
@@ -133,11 +137,20 @@ for line in sys.stdin:
 
 
 def test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who(tmp_path):
-    pair = [subprocess.Popen([sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
     say = lambda one, text: (one.stdin.write(text + "\n"), one.stdin.flush())
     for number in range(100):
         if number % 2:  # a lock that somebody left behind
-            (tmp_path / str(number)).write_text(json.dumps({"pid": 2**22 + 1, "host": os.uname().nodename, "since": "long ago"}).ljust(256))
+            (tmp_path / str(number)).write_text(
+                json.dumps(
+                    {"pid": 2**22 + 1, "host": os.uname().nodename, "since": "long ago"}
+                ).ljust(256)
+            )
         for one in pair:
             say(one, str(tmp_path / str(number)))
         told = [one.stdout.readline().strip() for one in pair]
@@ -154,11 +167,16 @@ def test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who(tmp_path):
 
 
 def test_a_lock_is_free_again_after_sigkill(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", PAIR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         holder.stdin.write(f"{tmp_path / 'lock'}\n")
         holder.stdin.flush()
         assert holder.stdout.readline() == "won\n"
-        with pytest.raises(SettingsError, match=f"process {holder.pid} on"), disk.lock(tmp_path / "lock"):
+        with (
+            pytest.raises(SettingsError, match=f"process {holder.pid} on"),
+            disk.lock(tmp_path / "lock"),
+        ):
             pass
         assert disk.in_use(tmp_path / "lock")
         holder.send_signal(signal.SIGKILL)
@@ -177,7 +195,10 @@ def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
         fcntl.flock(file, fcntl.LOCK_EX)
         late = threading.Timer(0.3, path.write_text, [name(os.getpid())])
         late.start()
-        with pytest.raises(SettingsError, match=f"in use by process {os.getpid()} on"), disk.lock(path):
+        with (
+            pytest.raises(SettingsError, match=f"in use by process {os.getpid()} on"),
+            disk.lock(path),
+        ):
             pass
         late.join()
 
@@ -185,9 +206,21 @@ def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
 def test_no_pickle_anywhere_in_the_source():
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            names = {alias.name.split(".")[0] for alias in getattr(node, "names", []) if isinstance(alias, ast.alias)}
+            names = {
+                alias.name.split(".")[0]
+                for alias in getattr(node, "names", [])
+                if isinstance(alias, ast.alias)
+            }
             names |= {str(getattr(node, "module", "")).split(".")[0]}
-            assert not names & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}, path
+            assert not names & {
+                "pickle",
+                "cPickle",
+                "dill",
+                "cloudpickle",
+                "joblib",
+                "marshal",
+                "shelve",
+            }, path
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
                 assert "allow_pickle=False" in ast.unparse(node), path
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle":

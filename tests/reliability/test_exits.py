@@ -55,7 +55,9 @@ def test_codes_are_fixed():
     assert exits.OK == 0
 
 
-def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(quick, left, tmp_path, monkeypatch, failing, capsys):
+def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
+    quick, left, tmp_path, monkeypatch, failing, capsys
+):
     """Every operation of a whole run, from its first directory to its last summary, fails once."""
     seen: list[str] = []
     monkeypatch.setattr(disk, "OPS", failing(-1, 0, seen))
@@ -74,7 +76,12 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(quick, lef
         assert str(run.parent) in err
         monkeypatch.setattr(disk, "OPS", disk.Ops())
         if checkpoint.finished_steps(run / "checkpoints"):
-            kept += checkpoint.load_checkpoint(run / "checkpoints", records.run_hash(records.read_settings(run)), pytest.fail) is not None
+            kept += (
+                checkpoint.load_checkpoint(
+                    run / "checkpoints", records.run_hash(records.read_settings(run)), pytest.fail
+                )
+                is not None
+            )
             assert capsys.readouterr().err == ""
         if k % 16 == 0:
             assert code(*BEGIN, str(run)) == 0
@@ -119,7 +126,9 @@ with exits.SignalWatcher() as watch:
 
 def watched(asks: str, *signals: int) -> tuple[int, float]:
     """The return code of a busy process, and the seconds between the last signal and its end."""
-    with subprocess.Popen([sys.executable, "-c", WATCHED, asks], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHED, asks], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout.readline() == "ready\n"
         for number in signals:
             time.sleep(0.2)

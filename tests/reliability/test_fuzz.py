@@ -40,8 +40,16 @@ TINY = {
     "mapping_seed": None,
 }
 # A program is compiled for each: the first at every commit, the others when there is time.
-SETTLED = [(agent, uncertainty) for agent in ("vanilla", "optimism") for uncertainty in ("ensemble", "counts")]
-REPLAYED = [("ersac-replay", "ensemble"), ("ersac-replay-max", "posterior"), ("vanilla-replay", "ensemble")]
+SETTLED = [
+    (agent, uncertainty)
+    for agent in ("vanilla", "optimism")
+    for uncertainty in ("ensemble", "counts")
+]
+REPLAYED = [
+    ("ersac-replay", "ensemble"),
+    ("ersac-replay-max", "posterior"),
+    ("vanilla-replay", "ensemble"),
+]
 OTHERS = [("boot-dqn", None), ("ersac", "counts"), ("ersac", "posterior"), *REPLAYED, *SETTLED]
 KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
 
@@ -49,14 +57,26 @@ KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) fo
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     """What became of every one of them, in a process without jax."""
-    command = [sys.executable, str(Path(__file__).with_name("fuzzer.py")), "0", str(FROM_PYTHON), str(AS_WORDS)]
-    done = subprocess.run(command, cwd=tmp_path_factory.mktemp("empty"), capture_output=True, text=True, check=True)
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("fuzzer.py")),
+        "0",
+        str(FROM_PYTHON),
+        str(AS_WORDS),
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path_factory.mktemp("empty"), capture_output=True, text=True, check=True
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.fixture(scope="module")
 def accepted(cases):
-    return [config.check(records.settings_from_json(case["settings"])) for case in cases if case["outcome"] == "accepted"]
+    return [
+        config.check(records.settings_from_json(case["settings"]))
+        for case in cases
+        if case["outcome"] == "accepted"
+    ]
 
 
 def test_no_traceback_in_ten_thousand(cases):
@@ -69,7 +89,11 @@ def test_no_traceback_in_ten_thousand(cases):
 
 def test_what_is_refused_is_what_must_be_and_says_why(cases):
     """From Python: exactly what its field does not take, by field, range and value, or by the nearest name."""
-    wrong = [case for case in cases if case["how"] == "from_python" and (case["outcome"] == "accepted") != case["wanted"]]
+    wrong = [
+        case
+        for case in cases
+        if case["how"] == "from_python" and (case["outcome"] == "accepted") != case["wanted"]
+    ]
     assert wrong == []
     assert [case for case in cases if case["outcome"] == "rejected" and not case["told"]] == []
 
@@ -86,8 +110,13 @@ def fits(settings: config.Experiment) -> bool:
         return True
     if learner.network == "table":
         return not isinstance(wants, config.Rnd)
-    layers = (*learner.hidden, *(learner.estimator_hidden if isinstance(wants, config.Ensemble | config.Rnd) else ()))
-    return not getattr(wants, "shared_reward_heads", False) and not any(width % 2 for width in layers)
+    layers = (
+        *learner.hidden,
+        *(learner.estimator_hidden if isinstance(wants, config.Ensemble | config.Rnd) else ()),
+    )
+    return not getattr(wants, "shared_reward_heads", False) and not any(
+        width % 2 for width in layers
+    )
 
 
 def refusal(settings: config.Experiment) -> str:
@@ -100,7 +129,10 @@ def refusal(settings: config.Experiment) -> str:
 
 
 def test_what_does_not_fit_together_is_refused_in_one_line_and_nothing_else_is(accepted):
-    told = {settings: refusal(config.override(settings, seeds=1, depth=4)) for settings in accepted[:400]}
+    told = {
+        settings: refusal(config.override(settings, seeds=1, depth=4))
+        for settings in accepted[:400]
+    }
     assert [settings for settings, text in told.items() if fits(settings) == bool(text)] == []
     assert not any("\n" in text for text in told.values())
     assert 10 < sum(map(bool, told.values())) < 200
@@ -118,7 +150,11 @@ def tiny(settings: config.Experiment) -> config.Experiment:
     names = {path[-1] for path, _, _ in config.leaves(settings)}
     changes = {name: value for name, value in TINY.items() if name in names}
     if "noise_variance" in names:
-        told = (value for name, value in config.floats(settings).items() if name.endswith(".noise_variance"))
+        told = (
+            value
+            for name, value in config.floats(settings).items()
+            if name.endswith(".noise_variance")
+        )
         changes["noise_variance"] = next(told, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
@@ -131,7 +167,11 @@ def tiny(settings: config.Experiment) -> config.Experiment:
 def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
     kind = config.BootDQN if uncertainty is None else config.UNCERTAINTIES[uncertainty]
     of_kind = lambda learner: isinstance(getattr(learner, "uncertainty", learner), kind)
-    mine = [settings for settings in map(tiny, accepted) if settings.agent == agent and of_kind(settings.learner) and fits(settings)]
+    mine = [
+        settings
+        for settings in map(tiny, accepted)
+        if settings.agent == agent and of_kind(settings.learner) and fits(settings)
+    ]
     unlike = list({repr(config.floats(settings)): settings for settings in mine}.values())
     assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen
     for settings in unlike[:40]:
@@ -147,11 +187,17 @@ def test_edges_take_their_first_step(agent, uncertainty, edge):
     for path, hint, value in list(config.leaves(settings)):
         if isinstance(value, float):
             within = (
-                next(extra for extra in hint.__metadata__ if isinstance(extra, config.Range)) if hasattr(hint, "__metadata__") else None
+                next(extra for extra in hint.__metadata__ if isinstance(extra, config.Range))
+                if hasattr(hint, "__metadata__")
+                else None
             )
             if within is not None:
                 low = np.nextafter(within.low, np.inf) if within.above else within.low
-                settings = config.replace_at(settings, path, float(low if edge == "low" or path[-1] in small else within.high))
+                settings = config.replace_at(
+                    settings,
+                    path,
+                    float(low if edge == "low" or path[-1] in small else within.high),
+                )
     first_step(config.check(settings))
 
 
@@ -159,21 +205,81 @@ SHAPES = [
     {"depth": 1, "rollout": 1, "hidden": (2,), "estimator_hidden": (2,), "members": 2},
     {"depth": 1, "rollout": 1, "network": "table", "hidden": (1,), "members": 2},
     {"depth": 2, "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (4, 2, 2)},
-    {"depth": 2, "network": "table", "stochastic": True, "seeds": 3, "noise_variance": 0.5, "hidden": (3, 1, 2)},
-    {"depth": 7, "rollout": 129, "uncertainty": "counts", "agent": "optimism", "mapping_seed": 2**32 - 1, "seed": 2**31 - 1, "seeds": 2},
+    {
+        "depth": 2,
+        "network": "table",
+        "stochastic": True,
+        "seeds": 3,
+        "noise_variance": 0.5,
+        "hidden": (3, 1, 2),
+    },
+    {
+        "depth": 7,
+        "rollout": 129,
+        "uncertainty": "counts",
+        "agent": "optimism",
+        "mapping_seed": 2**32 - 1,
+        "seed": 2**31 - 1,
+        "seeds": 2,
+    },
     {"depth": 3, "learn_tau": False, "gamma": 0, "lambda": 0, "learning_rate": 0},
-    {"depth": 1, "agent": "ersac-replay", "rollout": 1, "hidden": (2,), "members": 2, "capacity": 1, "batch": 1, "updates": 1},
-    {"depth": 3, "agent": "ersac-replay-max", "rollout": 7, "capacity": 3, "batch": 50, "updates": 3, "noise_variance": 0, "seeds": 2},
-    {"depth": 2, "agent": "vanilla-replay", "uncertainty": "counts", "capacity": 9, "critic": "all-actions", "stochastic": True},
-    {"depth": 1, "agent": "boot-dqn", "rollout": 1, "hidden": (1,), "members": 2, "batch": 1, "replay": 1, "least_replay": 1},
-    {"depth": 3, "agent": "boot-dqn", "hidden": (3, 1, 2), "members": 3, "batch": 130, "replay": 7, "noise_variance": 0.5, "seeds": 3},
+    {
+        "depth": 1,
+        "agent": "ersac-replay",
+        "rollout": 1,
+        "hidden": (2,),
+        "members": 2,
+        "capacity": 1,
+        "batch": 1,
+        "updates": 1,
+    },
+    {
+        "depth": 3,
+        "agent": "ersac-replay-max",
+        "rollout": 7,
+        "capacity": 3,
+        "batch": 50,
+        "updates": 3,
+        "noise_variance": 0,
+        "seeds": 2,
+    },
+    {
+        "depth": 2,
+        "agent": "vanilla-replay",
+        "uncertainty": "counts",
+        "capacity": 9,
+        "critic": "all-actions",
+        "stochastic": True,
+    },
+    {
+        "depth": 1,
+        "agent": "boot-dqn",
+        "rollout": 1,
+        "hidden": (1,),
+        "members": 2,
+        "batch": 1,
+        "replay": 1,
+        "least_replay": 1,
+    },
+    {
+        "depth": 3,
+        "agent": "boot-dqn",
+        "hidden": (3, 1, 2),
+        "members": 3,
+        "batch": 130,
+        "replay": 7,
+        "noise_variance": 0.5,
+        "seeds": 3,
+    },
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_small_shapes_take_their_first_step(shape):
-    first_step(api.make_settings(**({"hidden": (4,), "rollout": 20, "chunk": 1, "episodes": 1} | shape)))
+    first_step(
+        api.make_settings(**({"hidden": (4,), "rollout": 20, "chunk": 1, "episodes": 1} | shape))
+    )
 
 
 def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
@@ -181,12 +287,16 @@ def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
     seen = set()
     for settings in accepted:
-        form = config.override(device.static_device_settings(settings), seeds=1, depth=min(settings.env.depth, 30))
+        form = config.override(
+            device.static_device_settings(settings), seeds=1, depth=min(settings.env.depth, 30)
+        )
         if form in seen or not fits(settings) or config.bytes_needed(form) > 2e7:
             continue
         seen.add(form)
         program = device.prepare_device(config.with_floats(form, config.floats(settings)))
-        carry, env_params, key = jax.tree.map(lambda leaf: leaf[0], (program.carry, program.env_params, program.keys))
+        carry, env_params, key = jax.tree.map(
+            lambda leaf: leaf[0], (program.carry, program.env_params, program.keys)
+        )
         after, _ = jax.eval_shape(partial(device.chunk, program.settings), carry, env_params, key)
         assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, carry)
         if len(seen) == TRACED:
@@ -223,7 +333,9 @@ NEEDS = [
 @pytest.mark.parametrize("changes", NEEDS, ids=str)
 def test_what_a_run_needs_is_known_before_it_begins(changes, monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    settings = api.make_settings(**({"depth": 40, "seeds": 2, "hidden": (32, 16), "chunk": 1, "rollout": 5} | changes))
+    settings = api.make_settings(
+        **({"depth": 40, "seeds": 2, "hidden": (32, 16), "chunk": 1, "rollout": 5} | changes)
+    )
     program = device.prepare_device(settings)
     state = sum(leaf.nbytes for leaf in jax.tree.leaves((program.carry, program.env_params)))
     assert config.bytes_needed(settings) / 2 == pytest.approx(state, rel=0.02)
@@ -231,17 +343,24 @@ def test_what_a_run_needs_is_known_before_it_begins(changes, monkeypatch):
 
 def test_what_a_chunk_draws_to_replay_counts_too():
     """A number for each transition of each batch, all of them drawn at once."""
-    need = lambda **changes: config.bytes_needed(api.make_settings(agent="boot-dqn", seeds=1, **changes))
+    need = lambda **changes: config.bytes_needed(
+        api.make_settings(agent="boot-dqn", seeds=1, **changes)
+    )
     assert need(chunk=20_001, batch=500) - need(chunk=1, batch=500) >= 20_000 * 500 * 4
     assert need(chunk=1, batch=5_000) - need(chunk=1, batch=500) > 4_500 * 10 * 100 * 4
 
 
 def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
     pages = 8 * 2**30 // os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setattr(os, "sysconf", lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name))
+    monkeypatch.setattr(
+        os,
+        "sysconf",
+        lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name),
+    )
     settings = api.make_settings(depth=1000, seeds=100)
     with pytest.raises(
-        SettingsError, match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; --seeds \d+ would fit$"
+        SettingsError,
+        match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; --seeds \d+ would fit$",
     ) as error:
         config.check_memory(settings)
     fit = int(str(error.value).split("--seeds ")[2].split()[0])
@@ -250,8 +369,19 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
         config.check_memory(config.override(settings, seeds=fit + 1))
     with pytest.raises(SettingsError, match="choose a smaller --depth"):
         api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
-    with pytest.raises(SettingsError, match=r"choose a smaller --depth, --hidden, --members, --batch, --rollout or --chunk$"):
-        api.train(agent="boot-dqn", out=tmp_path / "run", show=False, depth=1000, seeds=1, replay=10_000_000, members=1000)
+    with pytest.raises(
+        SettingsError,
+        match=r"choose a smaller --depth, --hidden, --members, --batch, --rollout or --chunk$",
+    ):
+        api.train(
+            agent="boot-dqn",
+            out=tmp_path / "run",
+            show=False,
+            depth=1000,
+            seeds=1,
+            replay=10_000_000,
+            members=1000,
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -261,13 +391,21 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
         ("ersac-replay", "capacity", {"seeds": 4}),
         ("ersac-replay-max", "capacity", {"seeds": 3, "members": 7}),
         ("boot-dqn", "replay", {"seeds": 40}),
-        ("boot-dqn", "replay", {"seeds": 40, "members": 5}),  # of whose masks four fit into a number
+        (
+            "boot-dqn",
+            "replay",
+            {"seeds": 40, "members": 5},
+        ),  # of whose masks four fit into a number
     ],
 )
 def test_as_much_is_kept_as_would_fit(monkeypatch, tmp_path, agent, name, changes):
     """The refusal names the largest replay that fits: one more does not."""
     pages = 8 * 2**30 // os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setattr(os, "sysconf", lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name))
+    monkeypatch.setattr(
+        os,
+        "sysconf",
+        lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name),
+    )
     settings = api.make_settings(agent=agent, **{name: 10_000_000}, **changes)
     words = rf"^--seeds \d+ at --depth 20 needs about [\d,]+ GB, and this machine has 9; --{name} \d+ would fit$"
     with pytest.raises(SettingsError, match=words) as error:

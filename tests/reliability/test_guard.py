@@ -16,7 +16,15 @@ from ersac.runs.exits import NonFinite
 from ersac.types import Trajectory
 
 DEPTH, ROLLOUT = 7, 5  # a rollout sees a row of the sea at most once, so a row is a step
-SMALL = {"depth": DEPTH, "seeds": 2, "hidden": (8, 8), "rollout": ROLLOUT, "chunk": 10, "episodes": 1000, "stop_when_solved": False}
+SMALL = {
+    "depth": DEPTH,
+    "seeds": 2,
+    "hidden": (8, 8),
+    "rollout": ROLLOUT,
+    "chunk": 10,
+    "episodes": 1000,
+    "stop_when_solved": False,
+}
 ACTING, LEARNING = ("reward", "logits"), ("sigma2", "payoff", "gradient", "log_tau", "params")
 TENSORS = (*ACTING, *LEARNING)
 ROLLOUTS = 40
@@ -27,7 +35,10 @@ def spoils_gradient(x, on_nonfinite):
     return x
 
 
-spoils_gradient.defvjp(lambda x, on_nonfinite: (x, on_nonfinite), lambda on_nonfinite, g: (jnp.where(on_nonfinite, jnp.nan, g), None))
+spoils_gradient.defvjp(
+    lambda x, on_nonfinite: (x, on_nonfinite),
+    lambda on_nonfinite, g: (jnp.where(on_nonfinite, jnp.nan, g), None),
+)
 
 
 class Spoiler:
@@ -75,7 +86,11 @@ def spoiled(monkeypatch):
 
     def uncertainty(*args, whole=agent_build.make_uncertainty):
         made = whole(*args)
-        return made._replace(sigma2=lambda *x: spoiler.at(made.sigma2(*x), "sigma2") if len(x[2].shape) else made.sigma2(*x))
+        return made._replace(
+            sigma2=lambda *x: (
+                spoiler.at(made.sigma2(*x), "sigma2") if len(x[2].shape) else made.sigma2(*x)
+            )
+        )
 
     def payoff(*args, whole=game.payoff):
         return spoils_gradient(spoiler.at(whole(*args), "payoff"), spoiler.bad("gradient"))
@@ -83,9 +98,13 @@ def spoiled(monkeypatch):
     def optimisers(*args, whole=agent_build.make_optimisers):
         made = whole(*args)
         wrap = lambda inner, name: inner._replace(
-            update=lambda g, s: (lambda step, state: (jax.tree.map(lambda x: spoiler.at(x, name), step), state))(*inner.update(g, s))
+            update=lambda g, s: (
+                lambda step, state: (jax.tree.map(lambda x: spoiler.at(x, name), step), state)
+            )(*inner.update(g, s))
         )
-        return made._replace(dense=wrap(made.dense, "params"), log_tau=wrap(made.log_tau, "log_tau"))
+        return made._replace(
+            dense=wrap(made.dense, "params"), log_tau=wrap(made.log_tau, "log_tau")
+        )
 
     monkeypatch.setattr(device, "build", build)
     monkeypatch.setattr(device, "rollout", rollout)
@@ -104,8 +123,14 @@ def code(tensor: str, when: int, where: int) -> float:
 
 def words(tensor: str, when: int, t: int) -> str:
     """What the complaint must say of a tensor that was spoilt in rollout `when`, at step t of it (both from zero)."""
-    moment = f"at step {ROLLOUT * when + t + 1}" if tensor in ACTING else f"after step {ROLLOUT * (when + 1)}"
-    return f"{tensor} is not finite {moment} (rollout {when + 1}) of seed 0; nothing of it was saved"
+    moment = (
+        f"at step {ROLLOUT * when + t + 1}"
+        if tensor in ACTING
+        else f"after step {ROLLOUT * (when + 1)}"
+    )
+    return (
+        f"{tensor} is not finite {moment} (rollout {when + 1}) of seed 0; nothing of it was saved"
+    )
 
 
 def test_the_right_tensor_and_step_are_named(spoiled):
@@ -113,7 +138,9 @@ def test_the_right_tensor_and_step_are_named(spoiled):
     for tensor in TENSORS:
         for _ in range(10):
             when, t = int(rng.integers(ROLLOUTS)), int(rng.integers(ROLLOUT))
-            settings = api.make_settings(**SMALL, checkpoint_seconds=code(tensor, when, (ROLLOUT * when + t) % DEPTH))
+            settings = api.make_settings(
+                **SMALL, checkpoint_seconds=code(tensor, when, (ROLLOUT * when + t) % DEPTH)
+            )
             got, complaint = 0, ""
             try:
                 for got, _ in enumerate(device.run_device(device.prepare_device(settings)), 1):
@@ -122,8 +149,12 @@ def test_the_right_tensor_and_step_are_named(spoiled):
                 complaint = str(error)
             assert complaint == words(tensor, when, t)
             assert got == when // 10  # every chunk before it was given out, and none after
-    quiet = device.run_device(device.prepare_device(api.make_settings(**SMALL, checkpoint_seconds=0.0)))
-    assert all(np.isfinite(next(quiet).metrics["payoff"]).all() for _ in range(20))  # and no false alarm
+    quiet = device.run_device(
+        device.prepare_device(api.make_settings(**SMALL, checkpoint_seconds=0.0))
+    )
+    assert all(
+        np.isfinite(next(quiet).metrics["payoff"]).all() for _ in range(20)
+    )  # and no false alarm
 
 
 def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsys, monkeypatch):
@@ -133,8 +164,23 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
         f"--{name}": SMALL[name] for name in ("depth", "seeds")
     }
     argv = [str(word) for pair in names.items() for word in pair]
-    argv += ["--hidden", "8", "8", "--rollout", str(ROLLOUT), "--chunk", "10", "--episodes", "1000", "--no-stop-when-solved", "--quiet"]
-    for begin in (["train", "deep-sea", *argv, "--out", str(tmp_path / "run")], ["resume", str(tmp_path / "run")]):
+    argv += [
+        "--hidden",
+        "8",
+        "8",
+        "--rollout",
+        str(ROLLOUT),
+        "--chunk",
+        "10",
+        "--episodes",
+        "1000",
+        "--no-stop-when-solved",
+        "--quiet",
+    ]
+    for begin in (
+        ["train", "deep-sea", *argv, "--out", str(tmp_path / "run")],
+        ["resume", str(tmp_path / "run")],
+    ):
         with pytest.raises(SystemExit) as stop:
             cli.main(begin)
         assert stop.value.code == 3
@@ -154,12 +200,15 @@ SPOILT = {
 
 @pytest.mark.parametrize("place", SPOILT)
 def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
-    program = device.prepare_device(api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp"))
+    program = device.prepare_device(
+        api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp")
+    )
     learner = jax.tree.map(np.array, program.carry.learner)
     leaf = SPOILT[place](learner)
     leaf[(0, *[-1] * (leaf.ndim - 1))] = np.inf
     with pytest.raises(
-        NonFinite, match=rf"^{'opt' if place.startswith('opt') else 'params/' + place}.* is not finite at rollout 0, where it was"
+        NonFinite,
+        match=rf"^{'opt' if place.startswith('opt') else 'params/' + place}.* is not finite at rollout 0, where it was",
     ):
         device.snapshot_device(program, program.carry._replace(learner=learner))
 
@@ -176,15 +225,43 @@ def test_observations_are_watched_where_they_are_numbers():
 
 def test_the_first_of_many_is_named():
     """The earliest rollout, then the first seed, then the earliest step, then what comes first in the order of causes."""
-    fine = {"logits": np.zeros((3, 4, 5)), "reward": np.zeros((3, 4, 5)), "params": np.zeros((3, 4))}
+    fine = {
+        "logits": np.zeros((3, 4, 5)),
+        "reward": np.zeros((3, 4, 5)),
+        "params": np.zeros((3, 4)),
+    }
     metrics = {name: np.zeros((3, 4)) for name in ("tau", "critic", "reward", "unheard of")}
     assert guard.find_nonfinite(fine, metrics, 5) == []
     spoil = lambda place, *at: place.__setitem__(at, np.nan)
-    expected = [("params", 2, 3, 5), ("unheard of", 2, 3, 5), ("reward loss", 2, 3, 5), ("critic loss", 2, 3, 5)]
-    expected += [("reward", 2, 3, 4), ("logits", 2, 3, 4), ("reward", 2, 3, 1), ("params", 1, 3, 5), ("tau", 2, 2, 5)]
-    places = [fine["params"], metrics["unheard of"], metrics["reward"], metrics["critic"], fine["reward"], fine["logits"], fine["reward"]]
+    expected = [
+        ("params", 2, 3, 5),
+        ("unheard of", 2, 3, 5),
+        ("reward loss", 2, 3, 5),
+        ("critic loss", 2, 3, 5),
+    ]
+    expected += [
+        ("reward", 2, 3, 4),
+        ("logits", 2, 3, 4),
+        ("reward", 2, 3, 1),
+        ("params", 1, 3, 5),
+        ("tau", 2, 2, 5),
+    ]
+    places = [
+        fine["params"],
+        metrics["unheard of"],
+        metrics["reward"],
+        metrics["critic"],
+        fine["reward"],
+        fine["logits"],
+        fine["reward"],
+    ]
     places += [fine["params"], metrics["tau"]]
     for place, (name, seed, rollout, step) in zip(places, expected, strict=True):
         spoil(place, seed, rollout, *([step] if place.ndim == 3 else []))
-        assert guard.find_nonfinite(fine, metrics, 5)[0] == guard.NonFiniteValue(name, seed, rollout, step)
-    assert [(alarm.seed, alarm.tensor) for alarm in guard.find_nonfinite(fine, metrics, 5)] == [(2, "tau"), (1, "params")]  # one a seed
+        assert guard.find_nonfinite(fine, metrics, 5)[0] == guard.NonFiniteValue(
+            name, seed, rollout, step
+        )
+    assert [(alarm.seed, alarm.tensor) for alarm in guard.find_nonfinite(fine, metrics, 5)] == [
+        (2, "tau"),
+        (1, "params"),
+    ]  # one a seed

@@ -29,7 +29,9 @@ def ended(process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in err
 
 
-def one_life(directory: Path, episodes: int, number: int, presets: list[str], rng: random.Random) -> tuple[str, bool]:
+def one_life(
+    directory: Path, episodes: int, number: int, presets: list[str], rng: random.Random
+) -> tuple[str, bool]:
     """Let it run until it saves one of the presets, then send a signal at a random moment.
 
     Returns the preset that was met, or 'done', or 'between' two of them, and whether the end came in the middle of a write.
@@ -82,7 +84,13 @@ class Lives:
         for k, number in enumerate(signals):
             met = "between"
             while met in ("between", "done"):
-                met, inside = one_life(directory, self.episodes, number, names[k * len(names) // len(signals) :], self.rng)
+                met, inside = one_life(
+                    directory,
+                    self.episodes,
+                    number,
+                    names[k * len(names) // len(signals) :],
+                    self.rng,
+                )
                 if met == "done":
                     self.compare(directory)
                     shutil.rmtree(directory)

@@ -20,7 +20,13 @@ from ersac.runs.recorder import Recorder
 
 # All presets are killed and go on in test_kills; here the one on-policy, and one estimator that keeps what none of them does.
 RARELY = tuple(agent for agent in PRESETS if agent != "ersac")
-CASES = [*(pytest.param(agent, "preset", marks=[pytest.mark.slow] * (agent in RARELY)) for agent in PRESETS), ("ersac", "counts")]
+CASES = [
+    *(
+        pytest.param(agent, "preset", marks=[pytest.mark.slow] * (agent in RARELY))
+        for agent in PRESETS
+    ),
+    ("ersac", "counts"),
+]
 ARGV = [
     "--depth",
     "6",
@@ -58,7 +64,11 @@ def small_replay(learner) -> dict[str, int]:
 @pytest.mark.parametrize(("agent", "uncertainty"), CASES)
 def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertainty):
     """Stopped by a signal, and again, and by a budget that is raised: every array of the end is the same."""
-    kind = {"agent": agent, "uncertainty": uncertainty} if uncertainty == "counts" else {"agent": agent}
+    kind = (
+        {"agent": agent, "uncertainty": uncertainty}
+        if uncertainty == "counts"
+        else {"agent": agent}
+    )
     kind |= small_replay(PRESETS[agent])
     train(tmp_path / "whole", **kind)
     with pytest.raises(exits.Stopped) as stop:
@@ -105,7 +115,9 @@ def test_checkpoints_cost_at_most_their_share(train, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     train(tmp_path / "run", episodes=2000)
     assert len(saves) >= 3
-    for (began, ended), (following, _) in itertools.pairwise(saves[:-1]):  # the last one is that of the end
+    for (began, ended), (following, _) in itertools.pairwise(
+        saves[:-1]
+    ):  # the last one is that of the end
         assert following - ended >= 4.9 * (ended - began)
 
 
@@ -128,7 +140,9 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
     with pytest.raises(exits.Stopped):
         train(tmp_path / "half", poll=after(4))  # in the middle of an episode
     whole, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
-    saved = checkpoint.load_checkpoint(directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail)
+    saved = checkpoint.load_checkpoint(
+        directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail
+    )
     assert len(saved.arrays) > 30
     idle = []
     for name, array in saved.arrays.items():
@@ -163,8 +177,22 @@ def half(train, tmp_path):
     return tmp_path / "half"
 
 
-OTHERS = {"visible cores": 3, "jax": "0.1", "jaxlib": "0.1", "numpy": "1.0", "optax": "0.1", "ersac": "0.0", "machine": "abacus"}
-OTHERS |= {"system": "Plan 9", "xla flags": "--fast", "devices": "8 abacus", "seeds a device": 7, "jax options": "x64"}
+OTHERS = {
+    "visible cores": 3,
+    "jax": "0.1",
+    "jaxlib": "0.1",
+    "numpy": "1.0",
+    "optax": "0.1",
+    "ersac": "0.0",
+    "machine": "abacus",
+}
+OTHERS |= {
+    "system": "Plan 9",
+    "xla flags": "--fast",
+    "devices": "8 abacus",
+    "seeds a device": 7,
+    "jax options": "x64",
+}
 
 
 def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, monkeypatch):
@@ -185,7 +213,10 @@ def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, 
         result = train(run)
         assert capsys.readouterr().err == f"ersac: continues, not bit-exact: {change}\n"
         assert result.environment_changes == [f"rollout 10: {change}"]
-        assert json.loads((run / "summary.json").read_text())["departures"] == result.environment_changes
+        assert (
+            json.loads((run / "summary.json").read_text())["departures"]
+            == result.environment_changes
+        )
 
 
 def test_no_false_alarm(train, half, left, tmp_path, capsys):
@@ -212,20 +243,31 @@ def test_seeds_that_fill_up_a_core_are_not_saved(train, left, tmp_path, capsys, 
             train(tmp_path / run, poll=after(4), seeds=3)
     train(tmp_path / "same", seeds=3, exact=True)
     assert left(tmp_path / "same") == left(tmp_path / "whole")
-    monkeypatch.setattr(devices, "mesh", lambda seeds: jax.sharding.Mesh(jax.local_devices()[:1], (devices.MESH_AXIS,)))
+    monkeypatch.setattr(
+        devices,
+        "mesh",
+        lambda seeds: jax.sharding.Mesh(jax.local_devices()[:1], (devices.MESH_AXIS,)),
+    )
     result = train(tmp_path / "fewer", seeds=3)
-    assert capsys.readouterr().err == "ersac: continues, not bit-exact: devices 2 cpu -> 1 cpu, seeds a device 2 -> 3\n"
+    assert (
+        capsys.readouterr().err
+        == "ersac: continues, not bit-exact: devices 2 cpu -> 1 cpu, seeds a device 2 -> 3\n"
+    )
     for facts, whole in zip(result.seeds, api.read_result(tmp_path / "whole").seeds, strict=True):
         np.testing.assert_array_equal(facts.goals[:60], whole.goals[:60])  # what had been
         assert len(facts.goals) == 100
 
 
-def test_a_damaged_checkpoint_is_named_and_the_run_ends_the_same(train, half, left, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_named_and_the_run_ends_the_same(
+    train, half, left, tmp_path, capsys
+):
     train(tmp_path / "whole")
     newest = half / "checkpoints" / "000000000010.npz"
     newest.write_bytes(newest.read_bytes()[:-1])
     train(half)
-    assert capsys.readouterr().err.startswith(f"ersac: checkpoint {newest.with_suffix('.json')} is damaged (its arrays have ")
+    assert capsys.readouterr().err.startswith(
+        f"ersac: checkpoint {newest.with_suffix('.json')} is damaged (its arrays have "
+    )
     assert left(half) == left(tmp_path / "whole")
 
 
@@ -251,9 +293,18 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for argv, words in [
         ((*begin, "--out", "cut"), "--out cut already holds something"),
-        ((*begin, "--out", "cut", "--resume", "--depth", "7"), "cut holds a run with other settings: --depth 6 -> 7; choose"),
-        (("resume", "cut", "--episodes", "99"), "--episodes can be raised when a run is resumed, not lowered: 100 -> 99"),
-        (("resume", "cut", "--episodes", "0"), "--episodes must be a whole number between 1 and 1000000000, not 0"),
+        (
+            (*begin, "--out", "cut", "--resume", "--depth", "7"),
+            "cut holds a run with other settings: --depth 6 -> 7; choose",
+        ),
+        (
+            ("resume", "cut", "--episodes", "99"),
+            "--episodes can be raised when a run is resumed, not lowered: 100 -> 99",
+        ),
+        (
+            ("resume", "cut", "--episodes", "0"),
+            "--episodes must be a whole number between 1 and 1000000000, not 0",
+        ),
         (("resume", "cut", "--depth", "7"), "unknown option --depth of resume"),
         (("resume",), "which run?"),
         (("resume", "checkpoints"), ""),
@@ -303,13 +354,23 @@ def test_results_that_were_lost_are_written_again(train, left, tmp_path, lost):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda t: t[:50], lambda t: t.replace('"depth": 6', '"depth": 5'), lambda t: t.replace("Seeking", "check"), lambda t: ""]
+    "change",
+    [
+        lambda t: t[:50],
+        lambda t: t.replace('"depth": 6', '"depth": 5'),
+        lambda t: t.replace("Seeking", "check"),
+        lambda t: "",
+    ],
 )
 def test_damaged_settings_are_one_line(train, tmp_path, capsys, change):
     train(tmp_path / "run", episodes=10)
     path = tmp_path / "run" / "settings.json"
     path.write_text(change(path.read_text()))
-    assert command(capsys, "resume", str(tmp_path / "run")) == (74, "", f"ersac: {path} is damaged: it is not what a run wrote\n")
+    assert command(capsys, "resume", str(tmp_path / "run")) == (
+        74,
+        "",
+        f"ersac: {path} is damaged: it is not what a run wrote\n",
+    )
 
 
 def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, capsys):
@@ -323,9 +384,21 @@ def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, ca
 
     train(tmp_path / "whole")
     monkeypatch.setattr(device, "DEVICE_LOOP", device.DEVICE_LOOP._replace(run=breaks))
-    begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0", "--out", str(tmp_path / "run"), "--quiet")
+    begin = (
+        "train",
+        "deep-sea",
+        *ARGV,
+        "--checkpoint-seconds",
+        "0",
+        "--out",
+        str(tmp_path / "run"),
+        "--quiet",
+    )
     code, _, err = command(capsys, *begin)
-    assert (code, err) == (75, f"ersac: RuntimeError: the device is gone; go on with: ersac resume {tmp_path / 'run'}\n")
+    assert (code, err) == (
+        75,
+        f"ersac: RuntimeError: the device is gone; go on with: ersac resume {tmp_path / 'run'}\n",
+    )
     with pytest.raises(exits.Resumable):
         cli.main([*begin, "--out", str(tmp_path / "other"), "--debug"])
     monkeypatch.undo()
@@ -347,7 +420,9 @@ def test_from_python(quick, tmp_path):
     first = ersac.train(out=tmp_path / "run", **settings)
     again = ersac.train(out=tmp_path / "run", resume=True, **settings)
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert again.summary() == {name: value for name, value in told.items() if not name.endswith("sha256")}
+    assert again.summary() == {
+        name: value for name, value in told.items() if not name.endswith("sha256")
+    }
     assert (first.steps, first.environment_changes) == (again.steps, again.environment_changes)
 
 
@@ -356,33 +431,47 @@ def test_a_recorder_comes_back_as_it_was():
     rng, recorder = np.random.default_rng(0), Recorder(settings)
     for _ in range(30):
         ended = rng.random((2, 2, 4)) < 0.4
-        facts = device.EpisodeSteps(ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32))
+        facts = device.EpisodeSteps(
+            ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32)
+        )
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
         recorder.add(device.Chunk(facts, metrics, None, 0.1))
-        recorder.add_map_snapshot(recorder.map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32)))
+        recorder.add_map_snapshot(
+            recorder.map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
+        )
     again = Recorder.restored(settings, recorder.state())
     for name in ("episodes", "solved", "steps", "chunks", "map_halvings", "recent"):
         assert repr(getattr(again, name)) == repr(getattr(recorder, name)), name
-    assert {k: v.tobytes() for k, v in again.state().items()} == {k: v.tobytes() for k, v in recorder.state().items()}
+    assert {k: v.tobytes() for k, v in again.state().items()} == {
+        k: v.tobytes() for k, v in recorder.state().items()
+    }
     assert len(again.stats()[0].goals) == 9
 
 
 def test_what_ends_after_the_budget_of_steps_does_not_count():
     """A run ends with its chunk, which need not end with the budget: two environments, two rollouts of four steps a chunk."""
-    settings = api.make_settings("gymnax:CartPole-v1", envs=2, rollout=4, steps=25, seeds=1, chunk=2)
+    settings = api.make_settings(
+        "gymnax:CartPole-v1", envs=2, rollout=4, steps=25, seeds=1, chunk=2
+    )
     ended = np.zeros((1, 2, 2, 4), bool)
     ended[0, :, 0, 3] = True  # one episode a rollout
     metrics = {name: np.zeros((1, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
     recorder = Recorder(settings)
     while not recorder.enough():
-        recorder.add(device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+        recorder.add(
+            device.Chunk(
+                device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1
+            )
+        )
     (facts,) = Recorder.restored(settings, recorder.state()).stats()
     assert (recorder.steps, facts.steps.tolist(), len(facts.goals)) == (32, [8, 16, 24], 3)
     at_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
     recorder = Recorder(at_sea)
     ended = (np.arange(15) % 5 == 4).reshape(1, 3, 1, 5)
     metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
-    recorder.add(device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
+    recorder.add(
+        device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1)
+    )
     recorder.add_map_snapshot(recorder.map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32)))
     (facts,) = Recorder.restored(at_sea, recorder.state()).stats()
     assert (recorder.enough(), len(facts.goals)) == (True, 2)
@@ -390,6 +479,11 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
 
 def test_a_chunk_is_short_and_decided_by_the_settings():
     length = lambda **changes: rollouts_per_chunk(api.make_settings(**changes))
-    assert (length(), length(chunk=7), length(seeds=1000), length(seeds=10_000, rollout=1000)) == (100, 7, 2, 1)
+    assert (length(), length(chunk=7), length(seeds=1000), length(seeds=10_000, rollout=1000)) == (
+        100,
+        7,
+        2,
+        1,
+    )
     for seeds in (1, 16, 20, 21, 500):
         assert seeds * 50 * length(seeds=seeds) / 50_000 <= 2

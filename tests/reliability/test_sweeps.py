@@ -43,15 +43,23 @@ def other_settings(run: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "facts.npz is not what a run wrote": lambda run: rewrite(run / "facts.npz", flip),
-    "facts.npz is not what a run wrote ": lambda run: rewrite(run / "facts.npz", lambda data: data[:-100]),
+    "facts.npz is not what a run wrote ": lambda run: rewrite(
+        run / "facts.npz", lambda data: data[:-100]
+    ),
     "facts.npz is missing": lambda run: (run / "facts.npz").unlink(),
     "summary.json is not what a run wrote": lambda run: rewrite(
         run / "summary.json", lambda data: data.replace(b'"depth": 5', b'"depth": 6')
     ),
-    "summary.json is not what a run wrote ": lambda run: rewrite(run / "summary.json", lambda data: b""),
+    "summary.json is not what a run wrote ": lambda run: rewrite(
+        run / "summary.json", lambda data: b""
+    ),
     "summary.json is another run's": other_settings,
-    "settings.json is damaged: it is not what a run wrote": lambda run: rewrite(run / "settings.json", flip),
-    "settings.json is damaged: it is not what a run wrote ": lambda run: rewrite(run / "settings.json", lambda data: b"[" * 100_000),
+    "settings.json is damaged: it is not what a run wrote": lambda run: rewrite(
+        run / "settings.json", flip
+    ),
+    "settings.json is damaged: it is not what a run wrote ": lambda run: rewrite(
+        run / "settings.json", lambda data: b"[" * 100_000
+    ),
     "settings.json is missing": lambda run: (run / "settings.json").unlink(),
     "cannot read": lambda run: ((run / "summary.json").unlink(), (run / "summary.json").mkdir()),
 }
@@ -91,7 +99,10 @@ def test_of_100_runs_10_are_damaged_in_10_ways_90_are_shown_and_10_named(hundred
 
 
 def test_what_is_no_directory_and_what_is_empty(tmp_path, capsys):
-    for argv, code, told in ((["runs", str(tmp_path / "none")], 2, "is no directory"), (["runs", str(tmp_path)], 0, "no runs here")):
+    for argv, code, told in (
+        (["runs", str(tmp_path / "none")], 2, "is no directory"),
+        (["runs", str(tmp_path)], 0, "no runs here"),
+    ):
         with pytest.raises(SystemExit) as stop:
             cli.main(argv)
         assert stop.value.code == code
@@ -106,7 +117,9 @@ def test_a_link_in_a_circle(hundred):
 
 def start(*argv: str) -> subprocess.Popen[str]:
     code = [sys.executable, str(HERE / "sweeper.py"), *argv]
-    return subprocess.Popen(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        code, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +128,9 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
     rng, share, inside = random.Random(4), 200, 0
     acknowledged: list[int] = []
     for _ in range(25):
-        writers = [start("records", str(tmp_path), str(share * k), str(share * (k + 1))) for k in range(8)]
+        writers = [
+            start("records", str(tmp_path), str(share * k), str(share * (k + 1))) for k in range(8)
+        ]
         for writer in writers:
             acknowledged += map(int, writer.stdout.readline().split())
             time.sleep(rng.uniform(0, 0.05))
@@ -123,7 +138,11 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
             writer.kill()
             acknowledged += map(int, writer.communicate()[0].split())
         begun = {path.name for path in tmp_path.iterdir()}
-        torn = [name for name in begun if records.ended_summary(tmp_path / name, sweeper.facts_of(int(name))[0]) is None]
+        torn = [
+            name
+            for name in begun
+            if records.ended_summary(tmp_path / name, sweeper.facts_of(int(name))[0]) is None
+        ]
         assert not set(torn) & {str(number) for number in acknowledged}
         inside += len(torn)
     assert len(set(acknowledged)) == len(acknowledged)  # nobody wrote again what was there
@@ -153,14 +172,22 @@ class Life(NamedTuple):
     cpu_seconds: float  # in all
 
 
-def one_life(name: str, home: Path, engine: str = "local", until: Callable[[], bool] = lambda: False, delay: float = 0.0) -> Life:
+def one_life(
+    name: str,
+    home: Path,
+    engine: str = "local",
+    until: Callable[[], bool] = lambda: False,
+    delay: float = 0.0,
+) -> Life:
     """Run a sweep to its end, or kill it some seconds after something is so, but not before it has said where it is."""
     cpu = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     before = cpu()
     with start("sweep", name, str(home), engine) as process:
         process.stdout.readline()
         began = time.monotonic()
-        threading.Thread(target=process.stdout.read, daemon=True).start()  # a full pipe would stop it
+        threading.Thread(
+            target=process.stdout.read, daemon=True
+        ).start()  # a full pipe would stop it
         while process.poll() is None and not until():
             time.sleep(0.01)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,14 +200,19 @@ def one_life(name: str, home: Path, engine: str = "local", until: Callable[[], b
     return Life(ended, time.monotonic() - began, cpu() - before)
 
 
-def killed(name: str, home: Path, kills: int, runs: int, delay: float, rng: random.Random) -> tuple[int, list[Life]]:
+def killed(
+    name: str, home: Path, kills: int, runs: int, delay: float, rng: random.Random
+) -> tuple[int, list[Life]]:
     """Kill a sweep so often, anywhere in its course, then let it end. How many kills met a batch under way; its lives.
 
     A kill comes up to `delay` seconds after a share of the runs has ended, for a record is written in no time.
     """
     met, lives = 0, []
     for share in sorted(rng.uniform(0, 0.85) for _ in range(kills)):
-        reached = lambda share=share: sum(entry.name != runner.BATCHES for entry in os.scandir(home) if entry.is_dir()) >= share * runs
+        reached = lambda share=share: (
+            sum(entry.name != runner.BATCHES for entry in os.scandir(home) if entry.is_dir())
+            >= share * runs
+        )
         lives.append(one_life(name, home, until=reached, delay=rng.uniform(0, delay)))
         assert not lives[-1].ended, "it ended before it was killed often enough"
         met += bool(disk.names(home / runner.BATCHES))
@@ -199,15 +231,23 @@ def test_a_sweep_of_200_runs_killed_10_times_is_the_same_and_hardly_slower(tmp_p
     one_life("reliability", tmp_path / "cold")  # compiled programs are kept from here on
     alone = one_life("reliability", tmp_path / "whole")
     restart = one_life("reliability", tmp_path / "begun", until=lambda: True)
-    met, lives = killed("reliability", tmp_path / "killed", kills, 200, alone.seconds / 20, random.Random(5))
+    met, lives = killed(
+        "reliability", tmp_path / "killed", kills, 200, alone.seconds / 20, random.Random(5)
+    )
     whole = left(tmp_path / "whole", wanted)
     assert len(whole) == 200
     assert left(tmp_path / "cold", wanted) == whole
     assert left(tmp_path / "killed", wanted) == whole
-    ratio = (sum(session.cpu_seconds for session in lives) - kills * restart.cpu_seconds) / alone.cpu_seconds
+    ratio = (
+        sum(session.cpu_seconds for session in lives) - kills * restart.cpu_seconds
+    ) / alone.cpu_seconds
     seconds = sum(session.seconds for session in lives)
-    print(f"{kills} kills, {met} inside a batch: {ratio:.2f}x the processor's time of {alone.cpu_seconds:.0f} s undisturbed")
-    print(f"plus {restart.cpu_seconds:.1f} s a restart; by the clock {seconds:.0f} s after starting, {alone.seconds:.0f} s undisturbed")
+    print(
+        f"{kills} kills, {met} inside a batch: {ratio:.2f}x the processor's time of {alone.cpu_seconds:.0f} s undisturbed"
+    )
+    print(
+        f"plus {restart.cpu_seconds:.1f} s a restart; by the clock {seconds:.0f} s after starting, {alone.seconds:.0f} s undisturbed"
+    )
     assert met >= 4, "most kills missed the window that this test is about"
 
 
@@ -217,7 +257,9 @@ def test_a_sweep_of_500_runs_survives_50_kills_of_its_driver(tmp_path):
     assert len(wanted) == 500
     one_life("tiny-500", tmp_path / "cold")
     alone = one_life("tiny-500", tmp_path / "whole")
-    met, _ = killed("tiny-500", tmp_path / "killed", 50, 500, alone.seconds / 32 / 5, random.Random(6))
+    met, _ = killed(
+        "tiny-500", tmp_path / "killed", 50, 500, alone.seconds / 32 / 5, random.Random(6)
+    )
     whole = left(tmp_path / "whole", wanted)
     assert len(whole) == 500
     assert left(tmp_path / "killed", wanted) == whole
@@ -228,17 +270,25 @@ def test_a_sweep_of_500_runs_survives_50_kills_of_its_driver(tmp_path):
 
 def workers_of(pid: int) -> list[int]:
     """The processes below one that run a Ray task now."""
-    listed = subprocess.run(["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True
+    ).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
     return [int(row[0]) for row in rows if row[1] == str(pid) and "ray::_on_worker" in row[2]]
 
 
-LOOPBACK = ("0100007F:", "0000000000000000FFFF00000100007F:", "00000000000000000000000001000000:")  # as /proc writes them
+LOOPBACK = (
+    "0100007F:",
+    "0000000000000000FFFF00000100007F:",
+    "00000000000000000000000001000000:",
+)  # as /proc writes them
 
 
 def listening_beyond_loopback(pid: int) -> list[str]:
     """The addresses on which some process of a session listens, other than those of this machine alone."""
-    listed = subprocess.run(["ps", "-s", str(pid), "-o", "pid="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-s", str(pid), "-o", "pid="], capture_output=True, text=True, check=True
+    ).stdout
     inodes = set()
     for each in listed.split():
         for handle in Path(f"/proc/{each}/fd").glob("*"):
@@ -250,7 +300,11 @@ def listening_beyond_loopback(pid: int) -> list[str]:
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, address, _, state, *rest = row.split()
-            if state == "0A" and f"socket:[{rest[5]}]" in inodes and not address.startswith(LOOPBACK):
+            if (
+                state == "0A"
+                and f"socket:[{rest[5]}]" in inodes
+                and not address.startswith(LOOPBACK)
+            ):
                 found.append(f"{table} {address}")
     return found
 

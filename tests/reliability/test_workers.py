@@ -77,7 +77,10 @@ class Faulty(gymnasium.Env):
 FAULTS = {
     "killed": (Resumable, r"a worker died \(exit code -9\)"),
     "raises": (Resumable, r"broke in step: ValueError: no more"),
-    "shape": (Resumable, r"broke in step: ValueError: an observation has the shape \(3,\), and its space \(2,\)"),
+    "shape": (
+        Resumable,
+        r"broke in step: ValueError: an observation has the shape \(3,\), and its space \(2,\)",
+    ),
     "nan": (NonFinite, r"reward"),
 }
 
@@ -95,7 +98,10 @@ def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
     try:
         env.reset(0)
         monkeypatch.setattr(gym, "ANSWER_SECONDS", 3.0)
-        with pytest.raises(Resumable, match=r"^faulty: a worker has not answered for 3 s: look for what its step or reset waits for$"):
+        with pytest.raises(
+            Resumable,
+            match=r"^faulty: a worker has not answered for 3 s: look for what its step or reset waits for$",
+        ):
             deque(map(env.step, np.zeros((2 * GOOD_STEPS, 2), np.int32)), maxlen=0)
     finally:
         env.close()
@@ -105,7 +111,9 @@ def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
 def test_no_worker_outlives_a_learner_that_was_killed(doing, tmp_path):
     script = tmp_path / "learner.py"
     script.write_text(LEARNER)
-    with subprocess.Popen([sys.executable, str(script), doing], stdout=subprocess.PIPE, text=True) as learner:
+    with subprocess.Popen(
+        [sys.executable, str(script), doing], stdout=subprocess.PIPE, text=True
+    ) as learner:
         workers = [int(word) for word in learner.stdout.readline().split()]
         assert len(workers) == 3
         time.sleep(0.2)  # to be asked for a step

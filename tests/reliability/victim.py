@@ -11,7 +11,21 @@ from ersac.agents.presets import PRESETS
 from ersac.analysis import picture
 from ersac.runs import checkpoint, checkpointer, disk
 
-ARGV = ["--depth", "6", "--seeds", "2", "--hidden", "8", "8", "--rollout", "20", "--chunk", "5", "--quiet", "--resume"]
+ARGV = [
+    "--depth",
+    "6",
+    "--seeds",
+    "2",
+    "--hidden",
+    "8",
+    "8",
+    "--rollout",
+    "20",
+    "--chunk",
+    "5",
+    "--quiet",
+    "--resume",
+]
 ARGV += ["--no-stop-when-solved", "--checkpoint-seconds", "0"]
 
 
@@ -33,7 +47,9 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
     save = checkpoint.save_checkpoint
     for preset, settings in PRESETS.items():
         buffer = getattr(settings, "buffer", None)
-        small = ["--replay", "500"] if hasattr(settings, "replay") else []  # the largest would take seconds to save
+        small = (
+            ["--replay", "500"] if hasattr(settings, "replay") else []
+        )  # the largest would take seconds to save
         small += ["--capacity", "200"] if hasattr(buffer, "capacity") else []
 
         def told(*args, preset=preset):
@@ -42,7 +58,20 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
 
         checkpoint.save_checkpoint = told
         try:
-            cli.main(["train", "deep-sea", "--agent", preset, *ARGV, *small, "--episodes", episodes, "--out", str(directory / preset)])
+            cli.main(
+                [
+                    "train",
+                    "deep-sea",
+                    "--agent",
+                    preset,
+                    *ARGV,
+                    *small,
+                    "--episodes",
+                    episodes,
+                    "--out",
+                    str(directory / preset),
+                ]
+            )
         except SystemExit as stop:
             if stop.code:
                 raise

@@ -15,11 +15,17 @@ FEW = DRAW.choice(np.float32([-0.0098, 0.9902, 0.0, -0.0, np.nan, np.inf]), 1000
 MANY = DRAW.normal(size=1000).astype(np.float32)
 
 
-@pytest.mark.parametrize("returns", [FEW, MANY, MANY[:256], MANY[:257], FEW[:0]], ids=["few", "many", "256", "257", "none"])
+@pytest.mark.parametrize(
+    "returns",
+    [FEW, MANY, MANY[:256], MANY[:257], FEW[:0]],
+    ids=["few", "many", "256", "257", "none"],
+)
 def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
     """As they are, or as a number for each value that they take: of a sea there are few, and its records stay small."""
     facts = EpisodeStats(3, DRAW.random(len(returns)) < 0.5, returns)
-    records.write_results(tmp_path, [facts], Metrics(np.arange(2), {"tau": np.ones((1, 2))}), [], None, {})
+    records.write_results(
+        tmp_path, [facts], Metrics(np.arange(2), {"tau": np.ones((1, 2))}), [], None, {}
+    )
     (found,), _, _ = records.read_facts(tmp_path)
     assert found.returns.dtype == np.float32
     assert found.returns.tobytes() == returns.tobytes()
@@ -31,7 +37,11 @@ def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
 def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
     """Whether an estimator fits is known once the environment was made; whatever a run has saved stays."""
     with pytest.raises(config.SettingsError, match="does not fit the observations"):
-        api.run_experiment(api.make_settings("gymnax:CartPole-v1", uncertainty="counts"), tmp_path / "run", display.choose(False))
+        api.run_experiment(
+            api.make_settings("gymnax:CartPole-v1", uncertainty="counts"),
+            tmp_path / "run",
+            display.choose(False),
+        )
     assert not (tmp_path / "run").exists()
 
     def refused_with_something_to_show() -> None:

@@ -18,9 +18,20 @@ from ersac import api, cli, config, display
 from ersac.analysis import picture
 from ersac.runs import exits, trackers
 
-SMALL = {"depth": 5, "seeds": 2, "seed": 7, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 250, "stop_when_solved": False}
+SMALL = {
+    "depth": 5,
+    "seeds": 2,
+    "seed": 7,
+    "hidden": (8, 8),
+    "rollout": 20,
+    "chunk": 5,
+    "episodes": 250,
+    "stop_when_solved": False,
+}
 BOTH = config.Track(tensorboard=True, wandb=True)
-Shown = dict[int, dict[str, list[tuple[int, float]]]]  # by seed, by name: (place on the axis, number)
+Shown = dict[
+    int, dict[str, list[tuple[int, float]]]
+]  # by seed, by name: (place on the axis, number)
 
 
 class Crash(BaseException):
@@ -32,7 +43,9 @@ def run(out: Path, track=BOTH, poll=lambda: 0, **changes) -> api.Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picture, "draw_picture", lambda *_: None)
         patch.setattr(picture, "picture_png", lambda _: b"a picture")
-        return api.run_experiment(settings, out, display.Silent(), resume=True, poll=poll, track=track)
+        return api.run_experiment(
+            settings, out, display.Silent(), resume=True, poll=poll, track=track
+        )
 
 
 def after(chunks: int, end=signal.SIGTERM):
@@ -53,7 +66,10 @@ def tensorboard(out: Path) -> Shown:
     shown: Shown = {}
     for home in sorted((out / "tensorboard").iterdir()):
         found = EventAccumulator(str(home), size_guidance={"scalars": 0}).Reload()
-        series = {name: [(event.step, event.value) for event in found.Scalars(name)] for name in found.Tags()["scalars"]}
+        series = {
+            name: [(event.step, event.value) for event in found.Scalars(name)]
+            for name in found.Tags()["scalars"]
+        }
         shown[int(home.name.removeprefix("seed "))] = series
     return shown
 
@@ -68,7 +84,10 @@ def wandb(out: Path) -> Shown:
         for data in wandb_records(path.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.WhichOneof("record_type") == "history":
-                row = {"/".join([item.key, *item.nested_key]).strip("/"): json.loads(item.value_json) for item in record.history.item}
+                row = {
+                    "/".join([item.key, *item.nested_key]).strip("/"): json.loads(item.value_json)
+                    for item in record.history.item
+                }
                 axis = next(axis for axis in (trackers.STEP, trackers.EPISODE) if axis in row)
                 for name in row:
                     if name.startswith(axis + "/"):
@@ -98,11 +117,16 @@ def expected(result: api.Result) -> Shown:
     shown: Shown = {}
     for place, facts in enumerate(result.seeds):
         metrics = {name: result.metrics.told[name][place] for name in ("tau", "entropy", "sigma2")}
-        series = {f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True)) for name, column in metrics.items()}
+        series = {
+            f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True))
+            for name, column in metrics.items()
+        }
         whole = len(facts.goals) // 100
         for name, column in (("goal share", facts.goals), ("mean return", facts.returns)):
             means = column[: whole * 100].reshape(whole, 100).mean(axis=1, dtype=float)
-            series[f"by episode/{name}"] = [(100 * (block + 1), mean) for block, mean in enumerate(means)]
+            series[f"by episode/{name}"] = [
+                (100 * (block + 1), mean) for block, mean in enumerate(means)
+            ]
         shown[facts.seed] = series
     return shown
 
@@ -113,7 +137,9 @@ def assert_same(shown: Shown, wanted: Shown) -> None:
         assert shown[seed].keys() == series.keys()
         for name, points in series.items():
             assert [at for at, _ in shown[seed][name]] == [at for at, _ in points], (seed, name)
-            np.testing.assert_array_equal(np.float32([v for _, v in shown[seed][name]]), np.float32([v for _, v in points]))
+            np.testing.assert_array_equal(
+                np.float32([v for _, v in shown[seed][name]]), np.float32([v for _, v in points])
+            )
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +165,9 @@ def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(
         run(out, poll=after(4, Crash))  # four chunks were shown and never saved
     path = out / "tensorboard" / "seed 7" / trackers.FILE
     assert len(tensorboard(out)[7]["by step/tau"]) == 11
-    path.write_bytes(path.read_bytes() + trackers.event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5])
+    path.write_bytes(
+        path.read_bytes() + trackers.event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5]
+    )
     assert len(tensorboard(out)[7]["by step/tau"]) == 11  # readable all the same
     run(out)
     assert_same(tensorboard(out), expected(whole[0]))
@@ -170,8 +198,32 @@ def test_damage_in_the_middle_is_made_good_from_the_records(whole, tmp_path):
 @pytest.mark.slow
 def test_tensorboard_reads_what_sigkill_left(tmp_path):
     code = "from ersac.cli import main; main()"
-    argv = ["train", "deep-sea", "--tensorboard", "--quiet", "--out", "run", "--episodes", "1000000", "--no-stop-when-solved"]
-    argv += ["--depth", "5", "--seeds", "2", "--seed", "7", "--hidden", "8", "8", "--rollout", "20", "--chunk", "5"]
+    argv = [
+        "train",
+        "deep-sea",
+        "--tensorboard",
+        "--quiet",
+        "--out",
+        "run",
+        "--episodes",
+        "1000000",
+        "--no-stop-when-solved",
+    ]
+    argv += [
+        "--depth",
+        "5",
+        "--seeds",
+        "2",
+        "--seed",
+        "7",
+        "--hidden",
+        "8",
+        "8",
+        "--rollout",
+        "20",
+        "--chunk",
+        "5",
+    ]
     with subprocess.Popen([sys.executable, "-c", code, *argv], cwd=tmp_path) as process:
         path = tmp_path / "run" / "tensorboard" / "seed 8" / trackers.FILE
         until = time.monotonic() + 120
@@ -186,11 +238,19 @@ def test_tensorboard_reads_what_sigkill_left(tmp_path):
         assert len(steps) > 50
 
 
-@pytest.mark.parametrize(("option", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")])
+@pytest.mark.parametrize(
+    ("option", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")]
+)
 def test_a_missing_package_is_one_line_before_jax(tmp_path, option, package):
     code = f"import sys; sys.modules.update(jax=None, {package}=None); from ersac.cli import main; main()"
     argv = ["train", "deep-sea", f"--{option}", "--out", "run"]
-    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f'ersac: --{option} needs {package}: pip install "ersac[track]"\n'
     assert not os.listdir(tmp_path)

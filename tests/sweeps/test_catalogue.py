@@ -27,7 +27,11 @@ def test_names_are_unique_and_good_for_a_directory(sweep):
 def test_a_scale_changes_depths_seeds_and_episodes_only(sweep):
     same = lambda each: (each.line, config.override(each.settings, depth=1, seed=0, episodes=1))
     smoke, desk, paper = ({same(each) for each in at(sweep, scale)} for scale in catalogue.SCALES)
-    assert smoke == {same(each) for line in sweep.lines for each in at(sweep._replace(lines=(line._replace(deepest=None),)), "paper")}
+    assert smoke == {
+        same(each)
+        for line in sweep.lines
+        for each in at(sweep._replace(lines=(line._replace(deepest=None),)), "paper")
+    }
     assert desk <= smoke
     assert paper <= smoke
 
@@ -38,14 +42,18 @@ def test_what_is_tuned_is_never_reported(sweep):
     seeds = {each.settings.run.seed for scale in catalogue.SCALES for each in at(sweep, scale)}
     allowed = range(100) if sweep.first_seed == catalogue.TUNED else range(1000, 2**31)
     assert all(seed in allowed for seed in seeds)
-    assert all(each.settings.run.seeds == 1 for scale in catalogue.SCALES for each in at(sweep, scale))
+    assert all(
+        each.settings.run.seeds == 1 for scale in catalogue.SCALES for each in at(sweep, scale)
+    )
 
 
 @every
 def test_nothing_is_run_beyond_where_it_is_known_to_fail(sweep):
     deepest = {line.name: line.deepest for line in sweep.lines}
     for scale in catalogue.SCALES:
-        assert all(each.settings.env.depth <= (deepest[each.line] or 1000) for each in at(sweep, scale))
+        assert all(
+            each.settings.env.depth <= (deepest[each.line] or 1000) for each in at(sweep, scale)
+        )
 
 
 def test_the_sweep_to_be_killed_has_200_runs_of_4_agents():
@@ -58,7 +66,9 @@ def test_the_sweep_to_be_killed_has_200_runs_of_4_agents():
 def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
     """A command in a process in which jax and Ray cannot be imported."""
     code = "import sys; sys.modules['jax'] = sys.modules['ray'] = None; from ersac import cli; cli.main(sys.argv[1:])"
-    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,9 +76,21 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
     [
         ((), 0, ""),
         (("solvetime",), 2, "ersac: unknown sweep 'solvetime'; did you mean solve-time?\n"),
-        (("solve-time", "--scale", "pape"), 2, "ersac: unknown scale 'pape'; did you mean paper?\n"),
-        (("solve-time", "--engine", "cloud"), 2, "ersac: unknown engine 'cloud'; known: local, ray\n"),
-        (("solve-time", "--engine", "ray"), 2, 'ersac: --engine ray needs ray: pip install "ersac[ray]"\n'),
+        (
+            ("solve-time", "--scale", "pape"),
+            2,
+            "ersac: unknown scale 'pape'; did you mean paper?\n",
+        ),
+        (
+            ("solve-time", "--engine", "cloud"),
+            2,
+            "ersac: unknown engine 'cloud'; known: local, ray\n",
+        ),
+        (
+            ("solve-time", "--engine", "ray"),
+            2,
+            'ersac: --engine ray needs ray: pip install "ersac[ray]"\n',
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line_before_jax(argv, code, told):

@@ -43,7 +43,9 @@ class Trainer:
 
     def __call__(self, settings, out, screen, resume, poll):
         assert resume
-        cell = next(cell for cell in ladder.plan_ladder("ladder", "smoke").every if cell.name == out.name)
+        cell = next(
+            cell for cell in ladder.plan_ladder("ladder", "smoke").every if cell.name == out.name
+        )
         assert records.settings_hash(cell.settings) == records.settings_hash(settings)
         self.ran.append(f"{cell.task}-{cell.agent}")
         if error := self.deeds.get(self.ran[-1]):
@@ -53,7 +55,9 @@ class Trainer:
 
 
 def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
-    return ladder.run_ladder(ladder.plan_ladder("ladder", "smoke", **chosen), home, trainer, display.Silent())
+    return ladder.run_ladder(
+        ladder.plan_ladder("ladder", "smoke", **chosen), home, trainer, display.Silent()
+    )
 
 
 @pytest.mark.parametrize("name", ladder.LADDERS)
@@ -72,13 +76,19 @@ def test_names_are_unique_and_seeds_are_those_of_their_kind(name, scale):
 
 def test_a_scale_changes_tasks_seeds_and_steps_only():
     learners = [
-        {(cell.task, cell.agent): cell.settings.learner for cell in ladder.plan_ladder("ladder", scale).every} for scale in catalogue.SCALES
+        {
+            (cell.task, cell.agent): cell.settings.learner
+            for cell in ladder.plan_ladder("ladder", scale).every
+        }
+        for scale in catalogue.SCALES
     ]
     assert learners[0].items() <= learners[1].items() <= learners[2].items()
-    assert {cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "smoke").every} == {4_000}
-    assert {cell.task: cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "desk").every} == {
-        name: ladder.TASKS[name].steps for name in ladder.RUNGS
+    assert {cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "smoke").every} == {
+        4_000
     }
+    assert {
+        cell.task: cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "desk").every
+    } == {name: ladder.TASKS[name].steps for name in ladder.RUNGS}
 
 
 def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkeypatch):
@@ -86,17 +96,26 @@ def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkey
     plan = ladder.plan_ladder("ladder", "smoke", agents="hashed,ersac")
     assert {cell.agent for cell in plan.wanted} == {"ersac"}
     assert set(plan.absent) == {"deep-sea-10-hashed", "lock-hashed"}
-    lines = list(ladder.ladder_lines(plan, ladder.LadderReport(ladder.runner.Report(0, 2, {}, {}), {}), []))
-    assert lines[0].startswith("not available: deep-sea-10-hashed, lock-hashed: unknown uncertainty 'hashed'")
+    lines = list(
+        ladder.ladder_lines(plan, ladder.LadderReport(ladder.runner.Report(0, 2, {}, {}), {}), [])
+    )
+    assert lines[0].startswith(
+        "not available: deep-sea-10-hashed, lock-hashed: unknown uncertainty 'hashed'"
+    )
 
 
 def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
     monkeypatch.setitem(ladder.ALPHA["vanilla"], "lock", 0.25)
-    found = {(cell.task, cell.agent): cell.settings.learner for cell in ladder.plan_ladder("ladder", "smoke").every}
+    found = {
+        (cell.task, cell.agent): cell.settings.learner
+        for cell in ladder.plan_ladder("ladder", "smoke").every
+    }
     assert found["lock", "vanilla"].risk.alpha == 0.25
     assert found["deep-sea-10", "vanilla"].risk.alpha == 0.01
     tried = ladder.plan_ladder("ladder-tune", "smoke").every
-    assert {cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")} == set(ladder.ALPHAS)
+    assert {
+        cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")
+    } == set(ladder.ALPHAS)
 
 
 @pytest.mark.parametrize("name", [*ladder.RUNGS, "swingup-19"])
@@ -120,7 +139,11 @@ def test_what_is_wanted_is_run_once_and_what_failed_is_named_while_others_go_on(
     first = Trainer(tmp_path, deeds)
     climbed = run(tmp_path, first, agents="ersac,vanilla,rnd,boot-dqn")
     assert len(first.ran) == 8
-    (missing,), (failed,), (refused,) = climbed.report.missing, climbed.report.failed, climbed.refused
+    (missing,), (failed,), (refused,) = (
+        climbed.report.missing,
+        climbed.report.failed,
+        climbed.refused,
+    )
     assert missing.startswith("deep-sea-10-ersac-seed-1000-")
     assert climbed.report.missing[missing] == "ValueError: of any kind"
     assert (failed[:20], climbed.report.failed[failed]) == ("deep-sea-10-vanilla-", "reward is nan")
@@ -147,8 +170,12 @@ def test_a_damaged_cell_is_run_again(tmp_path):
 
 
 def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
-    stopped = Trainer(tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; go on with: ersac resume x")})
-    with pytest.raises(exits.Stopped, match=r"^stopped in lock-ersac-.*; go on with the same command$") as stop:
+    stopped = Trainer(
+        tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; go on with: ersac resume x")}
+    )
+    with pytest.raises(
+        exits.Stopped, match=r"^stopped in lock-ersac-.*; go on with the same command$"
+    ) as stop:
         run(tmp_path, stopped)
     assert stop.value.number == 15
     assert stopped.ran[-1] == "lock-ersac"
@@ -164,30 +191,49 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
 def test_another_sweeps_directory_is_refused(tmp_path):
     run(tmp_path, Trainer(tmp_path), tasks="lock", agents="ersac")
     with pytest.raises(config.SettingsError, match="holds another sweep: ladder-smoke"):
-        ladder.run_ladder(ladder.plan_ladder("ladder-tune", "smoke"), tmp_path, Trainer(tmp_path), display.Silent())
+        ladder.run_ladder(
+            ladder.plan_ladder("ladder-tune", "smoke"),
+            tmp_path,
+            Trainer(tmp_path),
+            display.Silent(),
+        )
 
 
 def test_a_row_has_the_median_step_at_which_80_of_100_reached_the_goal():
     never = facts(3, np.zeros(150, bool))
     row = ladder.row("lock", "ersac", 2_000, [facts(1), facts(2, each=20), never])
     assert row == ladder.LadderRow("lock", "ersac", 2_000, 3, 2, 2_600, 1.0, 0.0, 1.0)
-    assert ladder.row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps is None  # the median is beyond the budget
+    assert (
+        ladder.row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps is None
+    )  # the median is beyond the budget
     nothing = ladder.row("lock", "ersac", 2_000, [facts(1, np.zeros(0, bool))])
     assert nothing.words() == "0 of 1 solved; no episode ended"
     assert row.words() == "2 of 3 solved after 2,600 steps; return 1 (0 to 1)"
 
 
 def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
-    row = lambda task, alpha, solved, steps, end: ladder.LadderRow(task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end)
-    rows = [row("lock", 0.001, 1, None, 9.0), row("lock", 0.003, 2, 700, 1.0), row("lock", 0.01, 2, 500, 0.5)]
+    row = lambda task, alpha, solved, steps, end: ladder.LadderRow(
+        task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end
+    )
+    rows = [
+        row("lock", 0.001, 1, None, 9.0),
+        row("lock", 0.003, 2, 700, 1.0),
+        row("lock", 0.01, 2, 500, 0.5),
+    ]
     rows += [row("cartpole", 0.0003, 0, None, 20.0), row("cartpole", 0.03, 0, None, 30.0)]
-    rows += [row("doorkey-8", alpha, 0, None, 0.0) for alpha in (0.0003, 0.003, 0.03)]  # which says nothing
+    rows += [
+        row("doorkey-8", alpha, 0, None, 0.0) for alpha in (0.0003, 0.003, 0.03)
+    ]  # which says nothing
     assert ladder.tune(rows) == {"vanilla": {"lock": 0.01, "cartpole": 0.03, "doorkey-8": 0.03}}
 
 
 def peer(path: Path, **changes) -> None:
     told = {"task": "lock", "agent": "sb3-ppo", "seed": 1000, "steps": 4_000}
-    told |= {"returns": [0.0] * 50 + [1.0] * 100, "goals": GOALS_80.tolist(), "when": list(range(40, 6_001, 40))} | changes
+    told |= {
+        "returns": [0.0] * 50 + [1.0] * 100,
+        "goals": GOALS_80.tolist(),
+        "when": list(range(40, 6_001, 40)),
+    } | changes
     disk.make_directory(path.parent)
     disk.write(path, json.dumps(told).encode())
 
@@ -209,21 +255,37 @@ def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
         ("lock", "vanilla"),
         ("lock", "sb3-ppo"),
     ]
-    assert (rows[2].solved_steps, rows[4].solved_steps) == (1_300, None)  # 80 of 100 only after 5,200 of its steps
+    assert (rows[2].solved_steps, rows[4].solved_steps) == (
+        1_300,
+        None,
+    )  # 80 of 100 only after 5,200 of its steps
     assert rows[4].end_return == 0.5  # of the hundred episodes within 4,000 steps
-    assert ["b.json" in noted[0], "c.json" in noted[1], "d.json is not what" in noted[2], len(noted)] == [True, True, True, 3]
+    assert [
+        "b.json" in noted[0],
+        "c.json" in noted[1],
+        "d.json is not what" in noted[2],
+        len(noted),
+    ] == [True, True, True, 3]
     told = json.loads((tmp_path / "table.json").read_text())
     assert told["rows"] == [row._asdict() for row in rows]
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert lines[0] == "| task | steps | `ersac` | `vanilla` | `sb3-ppo` |"
-    assert lines[2].startswith("| deep-sea-10 | 4,000 | 1 of 1 solved after 1,300 steps; return 1 (1 to 1) |")
+    assert lines[2].startswith(
+        "| deep-sea-10 | 4,000 | 1 of 1 solved after 1,300 steps; return 1 (1 to 1) |"
+    )
     assert lines[2].endswith("|  |")
     assert len(lines) == 4
-    assert all((tmp_path / "figures" / f"{task}.png").read_bytes().startswith(b"\x89PNG") for task in ("deep-sea-10", "lock"))
+    assert all(
+        (tmp_path / "figures" / f"{task}.png").read_bytes().startswith(b"\x89PNG")
+        for task in ("deep-sea-10", "lock")
+    )
 
 
 def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent():
-    seeds = {"ersac": [facts(1), facts(2, np.ones(150, bool))], "vanilla": [facts(1, np.zeros(0, bool))]}
+    seeds = {
+        "ersac": [facts(1), facts(2, np.ones(150, bool))],
+        "vanilla": [facts(1, np.zeros(0, bool))],
+    }
     axes = ladder.draw_curves("lock", 1_500, seeds, "the command").axes[0]
     (line,) = axes.lines
     assert line.get_label() == "ersac, 2 seeds"
@@ -235,30 +297,56 @@ def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent(
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatch):
-    short = ladder.LADDERS["ladder"]._replace(sizes={"smoke": ladder.LadderSize(("deep-sea-10",), 1, 600)})
+    short = ladder.LADDERS["ladder"]._replace(
+        sizes={"smoke": ladder.LadderSize(("deep-sea-10",), 1, 600)}
+    )
     monkeypatch.setitem(ladder.LADDERS, "ladder", short)
-    monkeypatch.setitem(ladder.TASKS, "deep-sea-10", ladder.TASKS["deep-sea-10"]._replace(make=ladder.partial(ladder.make_sea, 2, 0)))
+    monkeypatch.setitem(
+        ladder.TASKS,
+        "deep-sea-10",
+        ladder.TASKS["deep-sea-10"]._replace(make=ladder.partial(ladder.make_sea, 2, 0)),
+    )
     told = []
     for _ in range(2):
         with pytest.raises(SystemExit) as stop:
-            cli.main(["sweep", "ladder", "--agents", "ersac", "--out", str(tmp_path / "out"), "--json", "--quiet"])
+            cli.main(
+                [
+                    "sweep",
+                    "ladder",
+                    "--agents",
+                    "ersac",
+                    "--out",
+                    str(tmp_path / "out"),
+                    "--json",
+                    "--quiet",
+                ]
+            )
         assert stop.value.code == 0
         told.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
         monkeypatch.setattr(api, "run_experiment", None)  # nothing is left to run
     assert told[0] == told[1]
     (row,) = told[0]["table"]
-    assert (row["task"], row["agent"], row["seeds"], told[0]["ended"]) == ("deep-sea-10", "ersac", 1, 1)
+    assert (row["task"], row["agent"], row["seeds"], told[0]["ended"]) == (
+        "deep-sea-10",
+        "ersac",
+        1,
+        1,
+    )
     assert -0.01 <= row["end_return"] <= 0.99
     (cell,) = (path for path in (tmp_path / "out").glob("deep-sea-10-ersac-*"))
     (seed,) = records.read_facts(cell)[0]
-    assert len(seed.goals) == 176  # of two steps, and one that begins anew, in 16 environments, within two whole rollouts
+    assert (
+        len(seed.goals) == 176
+    )  # of two steps, and one that begins anew, in 16 environments, within two whole rollouts
     np.testing.assert_array_equal(seed.goals, seed.returns > 0.5)
 
 
 def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
     """A command in a process in which jax cannot be imported."""
     code = "import sys; sys.modules['jax'] = None; from ersac import cli; cli.main(sys.argv[1:])"
-    return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +354,10 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
     [
         (("ladder", "--scale", "dsk"), "unknown scale 'dsk'; did you mean desk?"),
         (("ladder", "--tasks", "lokc"), "unknown task 'lokc'; did you mean lock?"),
-        (("ladder-tune", "--agents", "ersac"), "unknown agent 'ersac'; known: vanilla-alpha-0.0003, "),
+        (
+            ("ladder-tune", "--agents", "ersac"),
+            "unknown agent 'ersac'; known: vanilla-alpha-0.0003, ",
+        ),
         (("ladder", "--engine", "ray"), "--engine ray is not for ladder"),
         (("solve-time", "--tasks", "lock"), "--tasks and --agents choose from a ladder"),
     ],
@@ -286,7 +377,10 @@ def test_the_list_of_sweeps_has_the_ladder():
 
 def test_a_cell_says_which_task_it_is():
     """Records know a factory by its text only: the task's name is in the environment's id, and so in the hash."""
-    one, other = (ladder.plan_ladder("ladder", "desk", tasks=task).wanted[0].settings for task in ("deep-sea-10", "deep-sea-10-noise"))
+    one, other = (
+        ladder.plan_ladder("ladder", "desk", tasks=task).wanted[0].settings
+        for task in ("deep-sea-10", "deep-sea-10-noise")
+    )
     assert records.run_hash(one) != records.run_hash(dataclasses.replace(one, env=other.env))
 
 
@@ -294,9 +388,13 @@ def test_without_its_packages_the_peers_say_what_to_install():
     """Stable-Baselines3 is no dependency of ours: here it is made missing."""
     path = Path(__file__).parents[2] / "benchmarks" / "peers.py"
     code = "import runpy, sys; sys.modules['stable_baselines3'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 1
-    assert done.stderr.startswith("peers: no stable_baselines3 here: pip install stable-baselines3 gymnasium")
+    assert done.stderr.startswith(
+        "peers: no stable_baselines3 here: pip install stable-baselines3 gymnasium"
+    )
     assert done.stderr.count("\n") == 1
 
 
@@ -305,13 +403,20 @@ def test_the_diary_of_a_peer_counts_goals_as_the_ladder_does_and_nothing_beyond_
     for earned, info in ((0.4, {}), (0.5, {}), (0.0, {"is_success": True}), (1.0, {})):
         diary.step()
         diary.ended(earned, info)
-    assert diary.told() == {"returns": [0.4, 0.5, 0.0], "goals": [False, True, True], "when": [1, 2, 3]}
+    assert diary.told() == {
+        "returns": [0.4, 0.5, 0.0],
+        "goals": [False, True, True],
+        "when": [1, 2, 3],
+    }
 
 
 def test_a_peer_sees_the_numbers_that_ours_sees():
     """One-hot codes of a grid, in the same order."""
     diary = peers.Diary(budget=10, target=None)
-    theirs, ours = peers.watched("doorkey-16-fixed", 4, diary), ladder.TASKS["doorkey-16-fixed"].one(4)
+    theirs, ours = (
+        peers.watched("doorkey-16-fixed", 4, diary),
+        ladder.TASKS["doorkey-16-fixed"].one(4),
+    )
     _, encode = gym.observation_codec(ours.observation_space)
     batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
     np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])

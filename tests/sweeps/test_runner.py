@@ -17,14 +17,26 @@ from ersac.sweeps import engines, listing, runner
 from ersac.sweeps.catalogue import Instance
 
 devices.claim_cores()
-SMALL = {"seeds": 1, "hidden": (8, 8), "rollout": 20, "chunk": 5, "episodes": 60, "stop_when_solved": False, "checkpoint_seconds": 0.0}
+SMALL = {
+    "seeds": 1,
+    "hidden": (8, 8),
+    "rollout": 20,
+    "chunk": 5,
+    "episodes": 60,
+    "stop_when_solved": False,
+    "checkpoint_seconds": 0.0,
+}
 
 
 def instance(line: str, agent: str = "ersac", depth: int = 5, seed: int = 0, **changes) -> Instance:
-    return Instance(line, api.make_settings("deep-sea", agent, depth=depth, seed=seed, **(SMALL | changes)))
+    return Instance(
+        line, api.make_settings("deep-sea", agent, depth=depth, seed=seed, **(SMALL | changes))
+    )
 
 
-WANTED = [instance(f"lambda-{lam}", seed=seed, lam=lam) for lam in (0.5, 0.9) for seed in (0, 1)] + [instance("shallow", depth=3)]
+WANTED = [
+    instance(f"lambda-{lam}", seed=seed, lam=lam) for lam in (0.5, 0.9) for seed in (0, 1)
+] + [instance("shallow", depth=3)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +58,12 @@ class Shown:
         pass
 
 
-def run(home: Path, wanted=WANTED, poll: Callable[[], int] = lambda: 0, screen=None) -> runner.Report:
-    return runner.run_sweep("a sweep", wanted, home, engines.local, screen or display.Silent(), poll)
+def run(
+    home: Path, wanted=WANTED, poll: Callable[[], int] = lambda: 0, screen=None
+) -> runner.Report:
+    return runner.run_sweep(
+        "a sweep", wanted, home, engines.local, screen or display.Silent(), poll
+    )
 
 
 def after(asked: int) -> Callable[[], int]:
@@ -61,7 +77,10 @@ def left(home: Path, wanted=WANTED) -> dict[str, object]:
     found: dict[str, object] = {}
     for each in wanted:
         if (summary := records.ended_summary(home / each.name, each.settings)) is not None:
-            found[each.name] = {name: summary[name] for name in ("steps", "per_seed", "settings_hash", "departures", "facts_sha256")}
+            found[each.name] = {
+                name: summary[name]
+                for name in ("steps", "per_seed", "settings_hash", "departures", "facts_sha256")
+            }
     return found
 
 
@@ -73,11 +92,24 @@ def whole(tmp_path_factory) -> tuple[Path, runner.Report, Shown]:
 
 
 def test_batches_share_a_program_and_are_the_same_whatever_is_there(tmp_path):
-    many = [instance(f"gamma-{gamma}", seed=seed, gamma=gamma) for gamma in (0.9, 0.99) for seed in range(20)]
-    many += [instance("longer", episodes=61), instance("deeper", depth=6), instance("counts", uncertainty="counts")]
+    many = [
+        instance(f"gamma-{gamma}", seed=seed, gamma=gamma)
+        for gamma in (0.9, 0.99)
+        for seed in range(20)
+    ]
+    many += [
+        instance("longer", episodes=61),
+        instance("deeper", depth=6),
+        instance("counts", uncertainty="counts"),
+    ]
     found = runner.batches(tmp_path, many)
-    assert [each for batch in found for each in batch.instances] == many  # each once, in the order of the sweep
-    assert all(len({device.static_device_settings(each.settings) for each in batch.instances}) == 1 for batch in found)
+    assert [
+        each for batch in found for each in batch.instances
+    ] == many  # each once, in the order of the sweep
+    assert all(
+        len({device.static_device_settings(each.settings) for each in batch.instances}) == 1
+        for batch in found
+    )
     widest = runner.WIDTH * devices.visible_cores()
     assert max(len(batch.instances) for batch in found) <= widest
     sizes = [len(batch.instances) for batch in found[:-3]]
@@ -89,7 +121,9 @@ def test_batches_share_a_program_and_are_the_same_whatever_is_there(tmp_path):
 
 def test_a_batch_fits_into_half_of_the_memory(monkeypatch):
     settings = instance("big", depth=250).settings
-    monkeypatch.setattr(runner.config, "memory_bytes", lambda: 6 * runner.config.bytes_needed(settings))
+    monkeypatch.setattr(
+        runner.config, "memory_bytes", lambda: 6 * runner.config.bytes_needed(settings)
+    )
     assert runner.width(settings) == 3
     monkeypatch.setattr(runner.config, "memory_bytes", lambda: 1)
     assert runner.width(settings) == 1
@@ -102,9 +136,13 @@ def test_a_sweep_ends_and_is_not_run_again(whole):
     assert len(left(home)) == 5
     assert runner.plan_batches(home, WANTED) == []
     assert disk.names(home / runner.BATCHES) == []  # checkpoints go when the records are there
-    before = {path: path.stat().st_mtime_ns for path in home.rglob("*.*") if path.name != runner.SWEEP}
+    before = {
+        path: path.stat().st_mtime_ns for path in home.rglob("*.*") if path.name != runner.SWEEP
+    }
     assert run(home) == report
-    assert {path: path.stat().st_mtime_ns for path in home.rglob("*.*") if path.name != runner.SWEEP} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in home.rglob("*.*") if path.name != runner.SWEEP
+    } == before
 
 
 def test_progress_only_grows_and_ends_at_the_end(whole):
@@ -113,18 +151,32 @@ def test_progress_only_grows_and_ends_at_the_end(whole):
     assert steps == sorted(steps)
     last = screen.seen[-1]
     assert last.steps == last.steps_wanted == last.steps_here == 60 * (4 * 5 + 3)
-    assert (last.batches, last.batches_wanted, last.runs, last.runs_wanted, last.failed) == (2, 2, 5, 5, 0)
-    assert display.sweep_words(last) == "100% of 1,380 steps  eta 0 s  batches 2/2  runs 5/5  failed 0"
+    assert (last.batches, last.batches_wanted, last.runs, last.runs_wanted, last.failed) == (
+        2,
+        2,
+        5,
+        5,
+        0,
+    )
+    assert (
+        display.sweep_words(last) == "100% of 1,380 steps  eta 0 s  batches 2/2  runs 5/5  failed 0"
+    )
 
 
 def test_a_run_of_a_batch_is_that_run(whole):
     """The same goals as alone; other numbers beside it do not matter."""
     home, _, _ = whole
     each = WANTED[3]
-    alone, beside = api.run_experiment(each.settings, None, display.Silent()), api.read_result(home / each.name)
+    alone, beside = (
+        api.run_experiment(each.settings, None, display.Silent()),
+        api.read_result(home / each.name),
+    )
     np.testing.assert_array_equal(alone.seeds[0].goals, beside.seeds[0].goals)
     np.testing.assert_allclose(alone.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
-    assert (alone.steps, alone.summary()["settings_hash"]) == (beside.steps, beside.summary()["settings_hash"])
+    assert (alone.steps, alone.summary()["settings_hash"]) == (
+        beside.steps,
+        beside.summary()["settings_hash"],
+    )
     assert beside.picture() is not None
     other = api.read_result(home / WANTED[1].name)  # the same seed with another lambda
     assert not np.allclose(other.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
@@ -166,7 +218,9 @@ def spoiler(monkeypatch):
 
         def step(*args):
             told = env.step(*args)
-            return told._replace(reward=jnp.where(settings.run.checkpoint_seconds == 77, jnp.nan, told.reward))
+            return told._replace(
+                reward=jnp.where(settings.run.checkpoint_seconds == 77, jnp.nan, told.reward)
+            )
 
         return env._replace(step=step), agent
 
@@ -176,9 +230,14 @@ def spoiler(monkeypatch):
     forget()
 
 
-def test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would(whole, spoiler, tmp_path, capsys):
+def test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would(
+    whole, spoiler, tmp_path, capsys
+):
     home, sick = tmp_path / "sweep", WANTED[1]
-    wanted = [each if each != sick else instance("lambda-0.5", seed=1, lam=0.5, checkpoint_seconds=77.0) for each in WANTED]
+    wanted = [
+        each if each != sick else instance("lambda-0.5", seed=1, lam=0.5, checkpoint_seconds=77.0)
+        for each in WANTED
+    ]
     reason = "reward is not finite at step 1 (rollout 1) of seed 1"
     with pytest.raises(exits.Stopped):
         run(home, wanted, poll=after(2))  # it has failed by now, and is saved among the others
@@ -196,7 +255,9 @@ def test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would(whole, spoi
 
 
 def test_a_batch_in_which_all_go_bad_ends_at_once(spoiler, tmp_path):
-    wanted = [instance("bad", seed=seed, episodes=10**6, checkpoint_seconds=77.0) for seed in range(4)]
+    wanted = [
+        instance("bad", seed=seed, episodes=10**6, checkpoint_seconds=77.0) for seed in range(4)
+    ]
     assert len(run(tmp_path / "sweep", wanted).failed) == 4
 
 
@@ -213,8 +274,12 @@ def test_a_batch_that_breaks_is_named_and_the_others_go_on(whole, tmp_path, monk
         report = run(home)
     why = "RuntimeError: no room on the device"
     assert report == runner.Report(1, 5, {}, dict.fromkeys((each.name for each in WANTED[:4]), why))
-    assert capsys.readouterr().err == f"ersac: a batch of 4 runs from {WANTED[0].name} broke: {why}\n"
-    with pytest.raises(exits.Resumable, match=r"^4 of 5 runs are missing in .*; go on with the same command$"):
+    assert (
+        capsys.readouterr().err == f"ersac: a batch of 4 runs from {WANTED[0].name} broke: {why}\n"
+    )
+    with pytest.raises(
+        exits.Resumable, match=r"^4 of 5 runs are missing in .*; go on with the same command$"
+    ):
         report.verdict(home)
     assert run(home) == whole[1]
     assert left(home) == left(whole[0])
@@ -247,16 +312,23 @@ def test_a_directory_belongs_to_one_sweep(whole, tmp_path):
 
 def test_the_list_counts_a_sweep_and_what_is_under_way(whole, tmp_path):
     home = tmp_path / "sweep"
-    rarely = [each._replace(settings=config.override(each.settings, checkpoint_seconds=1e6)) for each in WANTED]
+    rarely = [
+        each._replace(settings=config.override(each.settings, checkpoint_seconds=1e6))
+        for each in WANTED
+    ]
     with pytest.raises(exits.Stopped):
         run(home, rarely, poll=after(3))  # saved because it was stopped, and for no other reason
     rows = list(listing.rows(tmp_path))
-    assert [Path(row.run).name for row in rows] == [each.name for each in WANTED[:4]]  # the fifth was never begun
+    assert [Path(row.run).name for row in rows] == [
+        each.name for each in WANTED[:4]
+    ]  # the fifth was never begun
     episodes = 2 * 5 * 20 // 5  # two chunks
     assert {row.words() for row in rows} == {f"stopped at episode {episodes}"}
     batch = next((home / runner.BATCHES).iterdir())
     with disk.lock(batch / records.LOCK):
         assert all(row.words().startswith("running process ") for row in listing.rows(tmp_path))
     told = json.loads(json.dumps(listing.listing_json(list(listing.rows(whole[0])))))
-    assert told["sweeps"] == [{"directory": str(whole[0]), "sweep": "a sweep", "ended": 5, "failed": 0, "wanted": 5}]
+    assert told["sweeps"] == [
+        {"directory": str(whole[0]), "sweep": "a sweep", "ended": 5, "failed": 0, "wanted": 5}
+    ]
     assert (told["ended"], told["damaged"]) == (5, 0)

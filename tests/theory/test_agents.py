@@ -31,17 +31,28 @@ def halfway():
     rng = np.random.default_rng(0)
     successors = rng.poisson(1.0, size=(3, 3, 2, 3)) * rng.integers(2, size=(3, 3, 2, 1))
     visits = successors.sum(-1)
-    return PRIOR, Data(*(jnp.asarray(x, jnp.float32) for x in (visits, visits * rng.normal(size=visits.shape), successors)))
+    return PRIOR, Data(
+        *(
+            jnp.asarray(x, jnp.float32)
+            for x in (visits, visits * rng.normal(size=visits.shape), successors)
+        )
+    )
 
 
 def test_the_empirical_model_counts(halfway):
     prior, data = halfway
     model = agents.empirical(prior, data)
-    visits, successors, sums = np.asarray(data.visits), np.asarray(data.successors), np.asarray(data.reward_sum)
+    visits, successors, sums = (
+        np.asarray(data.visits),
+        np.asarray(data.successors),
+        np.asarray(data.reward_sum),
+    )
     assert (visits == 0).any()
     for at in np.ndindex(visits.shape):
         n = visits[at]
-        np.testing.assert_allclose(model.transition[at], successors[at] / n if n else np.full(3, 1 / 3), rtol=1e-6)
+        np.testing.assert_allclose(
+            model.transition[at], successors[at] / n if n else np.full(3, 1 / 3), rtol=1e-6
+        )
         np.testing.assert_allclose(model.reward[at], sums[at] / n if n else 0, rtol=1e-6)
 
 
@@ -68,7 +79,9 @@ def test_psrl_acts_as_often_as_it_believes():
     prior = mdps.bandit_prior(2)
     data = Data(jnp.array([[[3.0, 8.0]]]), jnp.array([[[3.0, 5.0]]]), None)
     now = mdps.posterior(prior, data)
-    gap = float(now.reward_mean[0, 0, 0] - now.reward_mean[0, 0, 1]) / np.sqrt(float(now.reward_var.sum()))
+    gap = float(now.reward_mean[0, 0, 0] - now.reward_mean[0, 0, 1]) / np.sqrt(
+        float(now.reward_var.sum())
+    )
     choose = lambda key: agents.psrl().choose(key, prior, data, ())[0].policy[0, 0, 0]
     share = float(jax.jit(jax.vmap(choose))(jax.random.split(jax.random.key(0), 20_000)).mean())
     assert share == pytest.approx(scipy.special.ndtr(gap), abs=0.015)
@@ -80,21 +93,30 @@ def test_simple_optimism_adds_mu_sigma(halfway):
     model = mdps.mean(now)
     bonus = 1.5 * jnp.sqrt(kl.sigma2_plug_in(now))
     best = mdps.optimal(model._replace(reward=model.reward + bonus)).q
-    np.testing.assert_array_equal(policy_of(agents.optimistic_bonus(1.5, agents.plug_in(1.0)), prior, data).argmax(-1), best.argmax(-1))
+    np.testing.assert_array_equal(
+        policy_of(agents.optimistic_bonus(1.5, agents.plug_in(1.0)), prior, data).argmax(-1),
+        best.argmax(-1),
+    )
 
 
 def test_epsilon_greedy_dithers(halfway):
     policy = policy_of(agents.epsilon_greedy(0.2), *halfway)
-    np.testing.assert_allclose(np.sort(policy, axis=-1), np.broadcast_to([0.1, 0.9], policy.shape), rtol=1e-6)
+    np.testing.assert_allclose(
+        np.sort(policy, axis=-1), np.broadcast_to([0.1, 0.9], policy.shape), rtol=1e-6
+    )
 
 
 def test_k_learning_plays_the_saddle_point(halfway):
     prior, data = halfway
     choice, _ = LEARNERS["k-learning"].choose(jax.random.key(0), prior, data, ())
     beliefs = agents.beliefs_of(prior, data, agents.plug_in(0.7))
-    assert float(saddle.duality_gap(beliefs, choice.policy, choice.tau)) == pytest.approx(0, abs=1e-5)
+    assert float(saddle.duality_gap(beliefs, choice.policy, choice.tau)) == pytest.approx(
+        0, abs=1e-5
+    )
     assert float(choice.dist) == pytest.approx(0, abs=1e-5)
-    assert float(choice.optimism) == pytest.approx(float(saddle.least_optimism(beliefs, choice.policy)), rel=1e-4)
+    assert float(choice.optimism) == pytest.approx(
+        float(saddle.least_optimism(beliefs, choice.policy)), rel=1e-4
+    )
 
 
 def test_scaling_sigma_scales_the_standard_deviation(halfway):
@@ -118,7 +140,9 @@ def test_a_pause_changes_nothing():
 
 
 def test_a_seed_is_its_draw_whoever_plays_and_beside_whom():
-    one, other = (agents.draw_worlds(PRIOR, agents.seeded_keys(range(first, first + 40))) for first in (3, 4))
+    one, other = (
+        agents.draw_worlds(PRIOR, agents.seeded_keys(range(first, first + 40))) for first in (3, 4)
+    )
     np.testing.assert_array_equal(one.reward[1:], other.reward[:-1])
     np.testing.assert_array_equal(one.transition[1:], other.transition[:-1])
 
@@ -126,7 +150,9 @@ def test_a_seed_is_its_draw_whoever_plays_and_beside_whom():
 @pytest.fixture(scope="module")
 def played():
     """Every learner on the same draws."""
-    return {name: agents.play_draws(agent, PRIOR, EPISODES, DRAWS) for name, agent in LEARNERS.items()}
+    return {
+        name: agents.play_draws(agent, PRIOR, EPISODES, DRAWS) for name, agent in LEARNERS.items()
+    }
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -148,7 +174,9 @@ def test_gradients_keep_up_with_the_saddle_point(played):
 def test_the_bound_holds_in_every_episode():
     """Known transitions, so sigma2 is the posterior variance and optimism a theorem: `E regret <= Optimism`, and both under [c-basic]."""
     rng = np.random.default_rng(0)
-    prior = PRIOR._replace(transition=jnp.asarray(rng.dirichlet(np.ones(3), size=(3, 3, 2)), jnp.float32))
+    prior = PRIOR._replace(
+        transition=jnp.asarray(rng.dirichlet(np.ones(3), size=(3, 3, 2)), jnp.float32)
+    )
     facts = agents.play_draws(DIVER, prior, 1000, range(200))
     regret, bound = np.asarray(facts.regret), np.asarray(facts.dist + facts.optimism)
     error = (regret - bound).std(axis=0) / np.sqrt(len(regret))
@@ -161,14 +189,22 @@ def test_the_bound_holds_in_every_episode():
 
 def dive(agent, depth, episodes, seeds, known_transitions=True):
     """Whether each episode reached the treasure, and the regret: [seeds, episodes] each."""
-    env_params = jax.tree.map(lambda *x: jnp.stack(x), *[mdps.deep_sea_mdp(depth, seed) for seed in seeds])
-    priors = jax.vmap(lambda env_params: mdps.deep_sea_prior(env_params, 0.1, 0.0, known_transitions))(env_params)
+    env_params = jax.tree.map(
+        lambda *x: jnp.stack(x), *[mdps.deep_sea_mdp(depth, seed) for seed in seeds]
+    )
+    priors = jax.vmap(
+        lambda env_params: mdps.deep_sea_prior(env_params, 0.1, 0.0, known_transitions)
+    )(env_params)
     learning = jax.vmap(lambda prior: agents.init_learning(agent, prior))(priors)
-    facts = agents.play_worlds(agent, episodes, priors, env_params, jnp.zeros(()), agents.seeded_keys(seeds), learning)[1]
+    facts = agents.play_worlds(
+        agent, episodes, priors, env_params, jnp.zeros(()), agents.seeded_keys(seeds), learning
+    )[1]
     return np.asarray(facts.total_reward) > 0.5, np.asarray(facts.regret)
 
 
-@pytest.mark.parametrize(("depth", "bar"), [(10, 100), (20, 250), pytest.param(40, 1100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("depth", "bar"), [(10, 100), (20, 250), pytest.param(40, 1100, marks=pytest.mark.slow)]
+)
 def test_k_learning_solves_deep_sea(depth, bar):
     """Median of ten seeds under bsuite's rule."""
     goals, _ = dive(DIVER, depth, 8 * depth, range(REPORTED, REPORTED + 10))
@@ -179,7 +215,9 @@ def test_k_learning_solves_deep_sea(depth, bar):
 
 @pytest.mark.parametrize("name", ["saddle", "psrl", "optimism"])
 def test_others_that_explore_deeply_solve_it_too(name):
-    agent = agents.saddle_point(agents.plug_in(1.0), 20, 0.1) if name == "saddle" else LEARNERS[name]
+    agent = (
+        agents.saddle_point(agents.plug_in(1.0), 20, 0.1) if name == "saddle" else LEARNERS[name]
+    )
     goals, _ = dive(agent, 10, 200, range(REPORTED, REPORTED + 5))
     assert all(solved_reliable(row) for row in goals)
 
@@ -210,7 +248,9 @@ def test_k_learning_regrets_no_more_than_psrl():
     theirs = np.asarray(agents.play_draws(LEARNERS["psrl"], prior, 5000, draws).regret)
     total, other = ours.sum(axis=1), theirs.sum(axis=1)
     over = total - 1.5 * other
-    print(f"regret {total.mean():.0f} of k-learning, {other.mean():.0f} of psrl; exponent {growth(np.cumsum(ours.mean(axis=0))):.2f}")
+    print(
+        f"regret {total.mean():.0f} of k-learning, {other.mean():.0f} of psrl; exponent {growth(np.cumsum(ours.mean(axis=0))):.2f}"
+    )
     assert over.mean() + 1.96 * over.std(ddof=1) / np.sqrt(len(over)) < 0
     assert growth(np.cumsum(ours.mean(axis=0))) <= 0.6
 
@@ -225,5 +265,10 @@ def test_bad_beliefs_are_refused_at_the_door():
     prior = mdps.random_prior(2, 2, 2)
     with pytest.raises(ValueError, match="layer 2 of 2, state 0, action 0: a concentration"):
         agents.play_draws(
-            agents.psrl(), prior._replace(transition=Dirichlet(prior.transition.concentration.at[1, 0, 0, 0].set(-1))), 5, range(2)
+            agents.psrl(),
+            prior._replace(
+                transition=Dirichlet(prior.transition.concentration.at[1, 0, 0, 0].set(-1))
+            ),
+            5,
+            range(2),
         )

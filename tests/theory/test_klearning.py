@@ -16,13 +16,18 @@ TAUS = np.exp(np.linspace(-4, 4, 17))
 
 
 def start_j_at(beliefs, taus):
-    return jax.jit(jax.vmap(lambda b: jax.vmap(lambda tau: kl.start_j(b, tau))(jnp.asarray(taus))))(beliefs)
+    return jax.jit(jax.vmap(lambda b: jax.vmap(lambda tau: kl.start_j(b, tau))(jnp.asarray(taus))))(
+        beliefs
+    )
 
 
 def test_k_values_are_those_of_the_loop(problems, random_problems, each):
     """[e-kpi] and [e-jstar], written out."""
     beliefs, policy, tau = problems
-    of_policy, best = each(kl.k_values, beliefs, policy, tau), each(kl.optimal_k_values, beliefs, tau)
+    of_policy, best = (
+        each(kl.k_values, beliefs, policy, tau),
+        each(kl.optimal_k_values, beliefs, tau),
+    )
     reward, transition, _, sigma2, pi, taus = random_problems
     for i in range(len(taus)):
         j_policy, j_star = np.zeros(4), np.zeros(4)
@@ -30,7 +35,12 @@ def test_k_values_are_those_of_the_loop(problems, random_problems, each):
             optimistic = reward[i, layer] + sigma2[i, layer] / (2 * taus[i])
             k_policy = optimistic + np.einsum("saz,z->sa", transition[i, layer], j_policy)
             k_star = optimistic + np.einsum("saz,z->sa", transition[i, layer], j_star)
-            j_policy = np.array([pi[i, layer, s] @ (k_policy[s] - taus[i] * np.log(pi[i, layer, s])) for s in range(4)])
+            j_policy = np.array(
+                [
+                    pi[i, layer, s] @ (k_policy[s] - taus[i] * np.log(pi[i, layer, s]))
+                    for s in range(4)
+                ]
+            )
             j_star = taus[i] * scipy.special.logsumexp(k_star / taus[i], axis=-1)
             scale = np.abs(k_star).max()
             np.testing.assert_allclose(of_policy.q[i, layer], k_policy, atol=1e-13 * scale)
@@ -83,23 +93,35 @@ def test_policies_are_optimistically_valued_at_every_tau(problems):
 def gaussian_posterior(problem) -> MdpPosterior:
     """Known transitions and Gaussian rewards: the case in which sigma2 is the posterior variance and optimism is a theorem."""
     beliefs, _, _ = problem
-    return MdpPosterior(beliefs.mdp.reward, beliefs.sigma2, jnp.asarray(1.0), beliefs.mdp.transition, beliefs.mdp.rho)
+    return MdpPosterior(
+        beliefs.mdp.reward,
+        beliefs.sigma2,
+        jnp.asarray(1.0),
+        beliefs.mdp.transition,
+        beliefs.mdp.rho,
+    )
 
 
 def test_optimal_values_are_optimistic_at_every_tau(problems):
     """`K* >= E Q*`, `J* >= E V*` [ass-upper-bound], with 500 draws of the posterior a problem and four standard errors of room."""
 
     def least(problem, key):
-        env_params = jax.vmap(lambda key: mdps.sample_mdp(key, gaussian_posterior(problem)))(jax.random.split(key, 500))
+        env_params = jax.vmap(lambda key: mdps.sample_mdp(key, gaussian_posterior(problem)))(
+            jax.random.split(key, 500)
+        )
         drawn = jax.vmap(mdps.optimal)(env_params)
         best = jax.vmap(lambda tau: kl.optimal_k_values(problem[0], tau))(jnp.asarray(TAUS))
         room = lambda x: 4 * jnp.std(x, axis=0) / jnp.sqrt(500.0) + 1e-12
         over_k = jnp.min(best.q - (jnp.mean(drawn.q, axis=0) - room(drawn.q))[None])
         over_j = jnp.min(best.v - (jnp.mean(drawn.v, axis=0) - room(drawn.v))[None])
         rho = problem[0].mdp.rho
-        return jnp.minimum(over_k, over_j), jnp.min(best.v[:, 0] @ rho) - rho @ jnp.mean(drawn.v[:, 0], axis=0)
+        return jnp.minimum(over_k, over_j), jnp.min(best.v[:, 0] @ rho) - rho @ jnp.mean(
+            drawn.v[:, 0], axis=0
+        )
 
-    worst, slack = jax.jit(jax.vmap(least))(problems, jax.random.split(jax.random.key(0), len(problems[2])))
+    worst, slack = jax.jit(jax.vmap(least))(
+        problems, jax.random.split(jax.random.key(0), len(problems[2]))
+    )
     assert float(worst.min()) > 0
     assert float(slack.min()) > 0
 
@@ -107,13 +129,20 @@ def test_optimal_values_are_optimistic_at_every_tau(problems):
 def test_the_bound_of_a_bandit_is_exact_to_quadrature(float64):
     """One layer, so `E max` can be integrated: the certainty equivalent bounds it at every tau, and tau* is the closest."""
     mean, std = np.array([0.3, -0.2, 0.0]), np.array([0.5, 1.0, 0.2])
-    beliefs = Beliefs(MDP(jnp.asarray(mean)[None, None], jnp.zeros((1, 1, 3), jnp.int32), jnp.ones(1)), jnp.asarray(std**2)[None, None])
+    beliefs = Beliefs(
+        MDP(jnp.asarray(mean)[None, None], jnp.zeros((1, 1, 3), jnp.int32), jnp.ones(1)),
+        jnp.asarray(std**2)[None, None],
+    )
     x = np.linspace(-8, 8, 20_001)
     below = np.prod(scipy.special.ndtr((x[:, None] - mean) / std), axis=1)
     expected_max = 8 - np.trapezoid(below, x)
     bounds = np.asarray(jax.vmap(lambda tau: kl.start_j(beliefs, tau))(jnp.asarray(TAUS)))
     assert (bounds > expected_max).all()
-    assert expected_max < float(jax.jit(lambda b: kl.start_j(b, kl.tau_star(b)))(beliefs)) < bounds.min()
+    assert (
+        expected_max
+        < float(jax.jit(lambda b: kl.start_j(b, kl.tau_star(b)))(beliefs))
+        < bounds.min()
+    )
 
 
 def test_j_star_is_convex_in_tau(problems):
@@ -130,7 +159,9 @@ def test_the_envelope_theorem(problems, each):
     beliefs, _, tau = problems
     by_autodiff = each(jax.grad(kl.start_j, argnums=1), beliefs, tau)
     total_sigma2, total_entropy = each(kl.response_terms, beliefs, tau)
-    np.testing.assert_allclose(total_entropy - total_sigma2 / (2 * tau**2), by_autodiff, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        total_entropy - total_sigma2 / (2 * tau**2), by_autodiff, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_tau_star_is_the_minimum(problems, each):
@@ -139,13 +170,21 @@ def test_tau_star_is_the_minimum(problems, each):
     tau = np.asarray(each(kl.tau_star, beliefs))
     low, trial, high = each(kl.tau_bracket, beliefs)
     assert ((low <= tau) & (tau <= high) & (low <= trial) & (trial <= high)).all()
-    slope = each(lambda b, tau: tau * jax.grad(kl.start_j, argnums=1)(b, tau) / (tau * kl.response_terms(b, tau)[1]), beliefs, tau)
+    slope = each(
+        lambda b, tau: (
+            tau * jax.grad(kl.start_j, argnums=1)(b, tau) / (tau * kl.response_terms(b, tau)[1])
+        ),
+        beliefs,
+        tau,
+    )
     assert float(jnp.abs(slope).max()) < 1e-11
     start_j = jax.jit(kl.start_j)
     for i in range(0, len(tau), 10):
         one = jax.tree.map(lambda x, i=i: x[i], beliefs)
         value = lambda u, one=one: float(start_j(one, jnp.exp(u)))
-        found = scipy.optimize.minimize_scalar(value, bounds=(-12, 6), method="bounded", options={"xatol": 1e-9})
+        found = scipy.optimize.minimize_scalar(
+            value, bounds=(-12, 6), method="bounded", options={"xatol": 1e-9}
+        )
         assert np.log(tau[i]) == pytest.approx(found.x, abs=1e-5)
         assert float(start_j(one, tau[i])) <= found.fun + 1e-12
 
@@ -164,7 +203,14 @@ def test_tau_star_in_single_precision_is_nearly_that_of_double(random_problems, 
     assert double.sigma2.dtype == jnp.float32
     single = np.asarray(each(kl.tau_star, double))
     with jax.enable_x64(True):
-        exact = np.asarray(each(kl.tau_star, Beliefs(MDP(*(jnp.asarray(x) for x in (reward, transition, rho))), jnp.asarray(sigma2))))
+        exact = np.asarray(
+            each(
+                kl.tau_star,
+                Beliefs(
+                    MDP(*(jnp.asarray(x) for x in (reward, transition, rho))), jnp.asarray(sigma2)
+                ),
+            )
+        )
     np.testing.assert_allclose(single, exact, rtol=1e-3)
 
 
@@ -199,7 +245,9 @@ def test_the_certainty_equivalent(float64):
     """Between the mean and the maximum, falling in tau, and mu + sigma2 / (2 tau) for a Gaussian."""
     x = jnp.asarray(0.3 + 0.5 * scipy.special.ndtri((np.arange(200_000) + 0.5) / 200_000))
     for tau in (0.4, 1.0, 5.0):
-        assert float(kl.certainty_equivalent(x, jnp.asarray(tau))) == pytest.approx(0.3 + 0.25 / (2 * tau), abs=1e-3)
+        assert float(kl.certainty_equivalent(x, jnp.asarray(tau))) == pytest.approx(
+            0.3 + 0.25 / (2 * tau), abs=1e-3
+        )
     values = [float(kl.certainty_equivalent(x[::1000], jnp.asarray(tau))) for tau in TAUS]
     assert (np.diff(values) < 0).all()
     assert float(x[::1000].mean()) < values[-1] < values[0] < float(x.max())
@@ -211,7 +259,11 @@ def test_a_beta_is_as_narrow_as_sigma_claims(float64):
     counts = np.exp(rng.uniform(-4, 5, size=(300, 2)))
     counts[:100, 1] = counts[:100, 0]
     beliefs = MdpPosterior(
-        jnp.zeros((1, 1, 300)), jnp.zeros((1, 1, 300)), jnp.asarray(1.0), Dirichlet(jnp.asarray(counts)[None, None]), jnp.ones(1)
+        jnp.zeros((1, 1, 300)),
+        jnp.zeros((1, 1, 300)),
+        jnp.asarray(1.0),
+        Dirichlet(jnp.asarray(counts)[None, None]),
+        jnp.ones(1),
     )
     sigma2 = np.asarray(kl.sigma2_bounded(beliefs, jnp.ones(1)))[0, 0]
     for (a, b), claimed in zip(counts, sigma2, strict=True):
@@ -236,12 +288,20 @@ def test_sigma_for_bounded_rewards_makes_optimism_true(float64, each):
     reward, rho = rng.uniform(-1, 1, size=shape), np.full((200, n_states), 1 / n_states)
     concentration = rng.exponential(size=(*shape, n_states)) + 0.01
     repeated = lambda x: jnp.asarray(np.repeat(x[:, None], 100, axis=1))
-    env_params = MDP(repeated(reward), jnp.asarray(draw_transitions(rng, concentration, 100)), repeated(rho))
-    drawn = np.asarray(each(jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal(mdp))), env_params))
+    env_params = MDP(
+        repeated(reward), jnp.asarray(draw_transitions(rng, concentration, 100)), repeated(rho)
+    )
+    drawn = np.asarray(
+        each(jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal(mdp))), env_params)
+    )
 
     def bound(reward, concentration, rho):
-        phi = MdpPosterior(reward, jnp.zeros_like(reward), jnp.asarray(1.0), Dirichlet(concentration), rho)
-        beliefs = Beliefs(mdps.mean(phi), kl.sigma2_bounded(phi, kl.bounded_span(horizon, reward.dtype)))
+        phi = MdpPosterior(
+            reward, jnp.zeros_like(reward), jnp.asarray(1.0), Dirichlet(concentration), rho
+        )
+        beliefs = Beliefs(
+            mdps.mean(phi), kl.sigma2_bounded(phi, kl.bounded_span(horizon, reward.dtype))
+        )
         return kl.start_j(beliefs, kl.tau_star(beliefs))
 
     bounds = np.asarray(each(bound, *(jnp.asarray(x) for x in (reward, concentration, rho))))
@@ -253,7 +313,9 @@ def test_the_constant_of_sigma_for_bounded_rewards_is_one(float64):
     span = kl.bounded_span(4, jnp.dtype("float64"))
     np.testing.assert_array_equal(span, [6, 4, 2, 0])
     prior = mdps.random_prior(4, 3, 2)  # three outcomes with a count of one each
-    np.testing.assert_allclose(kl.sigma2_bounded(prior, span)[:, 0, 0], 1 + np.array([9, 4, 1, 0]) / 4)
+    np.testing.assert_allclose(
+        kl.sigma2_bounded(prior, span)[:, 0, 0], 1 + np.array([9, 4, 1, 0]) / 4
+    )
 
 
 def test_sigma_plug_in_is_the_variance_of_one_step(float64):
@@ -273,15 +335,22 @@ def test_sigma_plug_in_is_the_variance_of_one_step(float64):
 
 def test_known_transitions_leave_only_the_rewards():
     prior = mdps.deep_sea_prior(mdps.deep_sea_mdp(4, 0), 0.1, 0.0, True)
-    for sigma2 in (kl.sigma2_plug_in(prior), kl.sigma2_bounded(prior, kl.bounded_span(4, jnp.dtype("float32")))):
+    for sigma2 in (
+        kl.sigma2_plug_in(prior),
+        kl.sigma2_bounded(prior, kl.bounded_span(4, jnp.dtype("float32"))),
+    ):
         np.testing.assert_array_equal(sigma2, prior.reward_var)
 
 
 def test_in_a_deterministic_problem_a_visit_is_knowledge():
     env_params = mdps.deep_sea_mdp(3, 0)
     visits = jnp.zeros((3, 3, 2)).at[0, 0, 1].set(1)
-    known = kl.sigma2_deterministic(mdps.deep_sea_prior(env_params, 0.1, 0.0, True), visits, jnp.ones(3))
-    unknown = kl.sigma2_deterministic(mdps.deep_sea_prior(env_params, 0.1, 0.0, False), visits, jnp.ones(3))
+    known = kl.sigma2_deterministic(
+        mdps.deep_sea_prior(env_params, 0.1, 0.0, True), visits, jnp.ones(3)
+    )
+    unknown = kl.sigma2_deterministic(
+        mdps.deep_sea_prior(env_params, 0.1, 0.0, False), visits, jnp.ones(3)
+    )
     assert float(known[0, 0, 1]) == float(unknown[0, 0, 1]) == 0
     assert float(known[1, 0, 1]) == pytest.approx(0.01)
     assert float(unknown[1, 0, 1]) == pytest.approx(0.01 + 0.25)
@@ -290,8 +359,14 @@ def test_in_a_deterministic_problem_a_visit_is_knowledge():
 @pytest.mark.parametrize(
     ("sigma2", "message"),
     [
-        (jnp.zeros((2, 2, 2)).at[1, 0, 1].set(-1), "layer 2 of 2, state 0, action 1: sigma2 is negative"),
-        (jnp.zeros((2, 2, 2)).at[0, 1, 0].set(jnp.nan), "layer 1 of 2, state 1, action 0: sigma2 is not finite"),
+        (
+            jnp.zeros((2, 2, 2)).at[1, 0, 1].set(-1),
+            "layer 2 of 2, state 0, action 1: sigma2 is negative",
+        ),
+        (
+            jnp.zeros((2, 2, 2)).at[0, 1, 0].set(jnp.nan),
+            "layer 1 of 2, state 1, action 0: sigma2 is not finite",
+        ),
         (jnp.zeros((3, 2, 2)), "layer 1: sigma2 has shape (3, 2, 2), the rewards (2, 2, 2)"),
     ],
 )

@@ -19,7 +19,9 @@ def loop(reward, transition, summarise):
     for layer in reversed(range(layers)):
         for s in range(states):
             for a in range(actions):
-                q[layer, s, a] = reward[layer, s, a] + sum(transition[layer, s, a, z] * v[layer + 1, z] for z in range(states))
+                q[layer, s, a] = reward[layer, s, a] + sum(
+                    transition[layer, s, a, z] * v[layer + 1, z] for z in range(states)
+                )
             v[layer, s] = summarise(q[layer, s], layer, s)
     return q, v[:-1]
 
@@ -42,7 +44,9 @@ def test_occupancy_is_a_distribution_in_every_layer_and_prices_the_policy(proble
     taken = each(mdps.occupancy, beliefs.mdp, policy)
     np.testing.assert_allclose(taken.sum((-1, -2)), 1, atol=1e-13)
     np.testing.assert_allclose(taken[:, 0].sum(-1), beliefs.mdp.rho, atol=1e-13)
-    value = each(lambda mdp, pi: mdps.start_value(mdp.rho, mdps.policy_values(mdp, pi)), beliefs.mdp, policy)
+    value = each(
+        lambda mdp, pi: mdps.start_value(mdp.rho, mdps.policy_values(mdp, pi)), beliefs.mdp, policy
+    )
     np.testing.assert_allclose((taken * beliefs.mdp.reward).sum((1, 2, 3)), value, atol=1e-12)
 
 
@@ -57,10 +61,16 @@ def test_successors_are_sharp_probabilities(problems, each):
     """A table of successors and the matrix that says the same give the same values and visits."""
     beliefs, policy, _ = problems
     successor = jnp.argmax(beliefs.mdp.transition, axis=-1)
-    sharp = beliefs.mdp._replace(transition=jax.nn.one_hot(successor, beliefs.mdp.rho.shape[-1], dtype=policy.dtype))
+    sharp = beliefs.mdp._replace(
+        transition=jax.nn.one_hot(successor, beliefs.mdp.rho.shape[-1], dtype=policy.dtype)
+    )
     sparse = beliefs.mdp._replace(transition=successor)
     for f in (mdps.policy_values, mdps.occupancy):
-        for a, b in zip(jax.tree.leaves(each(f, sharp, policy)), jax.tree.leaves(each(f, sparse, policy)), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(each(f, sharp, policy)),
+            jax.tree.leaves(each(f, sparse, policy)),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, atol=1e-13)
 
 
@@ -75,9 +85,15 @@ def test_posterior_is_one_observation_after_another(float64):
     data, mean, var = mdps.no_data(prior), np.array(prior.reward_mean), np.array(prior.reward_var)
     counts = np.array(prior.transition.concentration)
     for _ in range(50):
-        state, action, successor = rng.integers(3, size=2), rng.integers(2, size=2), rng.integers(3, size=2)
+        state, action, successor = (
+            rng.integers(3, size=2),
+            rng.integers(2, size=2),
+            rng.integers(3, size=2),
+        )
         reward = rng.normal(size=2)
-        data = mdps.observe(data, mdps.Episode(*(jnp.asarray(x) for x in (state, action, reward, successor))))
+        data = mdps.observe(
+            data, mdps.Episode(*(jnp.asarray(x) for x in (state, action, reward, successor)))
+        )
         for layer in range(2):
             at = (layer, state[layer], action[layer])
             gain = var[at] / (var[at] + 0.3)
@@ -88,7 +104,9 @@ def test_posterior_is_one_observation_after_another(float64):
     np.testing.assert_allclose(now.reward_mean, mean, atol=1e-12)
     np.testing.assert_allclose(now.reward_var, var, atol=1e-12)
     np.testing.assert_allclose(now.transition.concentration, counts, atol=1e-12)
-    np.testing.assert_allclose(mdps.mean(now).transition, counts / counts.sum(-1, keepdims=True), atol=1e-12)
+    np.testing.assert_allclose(
+        mdps.mean(now).transition, counts / counts.sum(-1, keepdims=True), atol=1e-12
+    )
 
 
 def test_without_noise_one_visit_is_knowledge():
@@ -104,10 +122,13 @@ def test_the_mean_of_values_is_the_value_of_means(float64):
     prior = mdps.random_prior(3, 3, 2)
     rng = np.random.default_rng(1)
     prior = prior._replace(
-        reward_mean=jnp.asarray(rng.normal(size=(3, 3, 2))), transition=Dirichlet(jnp.asarray(rng.exponential(size=(3, 3, 2, 3))))
+        reward_mean=jnp.asarray(rng.normal(size=(3, 3, 2))),
+        transition=Dirichlet(jnp.asarray(rng.exponential(size=(3, 3, 2, 3)))),
     )
     policy = jnp.asarray(rng.dirichlet(np.ones(2), size=(3, 3)))
-    env_params = jax.jit(jax.vmap(lambda key: mdps.sample_mdp(key, prior)))(jax.random.split(jax.random.key(0), 5_000))
+    env_params = jax.jit(jax.vmap(lambda key: mdps.sample_mdp(key, prior)))(
+        jax.random.split(jax.random.key(0), 5_000)
+    )
     values = jax.jit(jax.vmap(lambda mdp: mdps.policy_values(mdp, policy).v[0]))(env_params)
     error = np.asarray(values.mean(0) - mdps.policy_values(mdps.mean(prior), policy).v[0])
     assert (np.abs(error) < 4 * np.asarray(values.std(0)) / np.sqrt(len(values))).all()
@@ -120,8 +141,18 @@ def test_walks_visit_as_often_as_occupancy_says(problems):
     walks = jax.jit(jax.vmap(lambda key: mdps.walk(key, beliefs.mdp, noise_var, policy)))(keys)
     layer = np.arange(policy.shape[0])
     seen = np.zeros(policy.shape)
-    np.add.at(seen, (np.broadcast_to(layer, walks.state.shape), np.asarray(walks.state), np.asarray(walks.action)), 1 / len(keys))
-    np.testing.assert_allclose(seen, mdps.occupancy(beliefs.mdp, policy), atol=4 * 0.5 / np.sqrt(len(keys)))
+    np.add.at(
+        seen,
+        (
+            np.broadcast_to(layer, walks.state.shape),
+            np.asarray(walks.state),
+            np.asarray(walks.action),
+        ),
+        1 / len(keys),
+    )
+    np.testing.assert_allclose(
+        seen, mdps.occupancy(beliefs.mdp, policy), atol=4 * 0.5 / np.sqrt(len(keys))
+    )
     np.testing.assert_array_equal(walks.state[:, 1:], walks.successor[:, :-1])
     noise = walks.reward - beliefs.mdp.reward[layer, walks.state, walks.action]
     assert float(noise.std()) == pytest.approx(0.5, rel=0.02)
@@ -147,7 +178,9 @@ def test_deep_sea_is_the_deep_agents_sea(depth):
                 action = int(rng.integers(2))
                 column = int(state.column)
                 answer = env.step(jnp.asarray(env_params), state, jnp.int32(action), key)
-                assert float(answer.reward) == pytest.approx(float(mdp.reward[layer, column, action]), abs=1e-7)
+                assert float(answer.reward) == pytest.approx(
+                    float(mdp.reward[layer, column, action]), abs=1e-7
+                )
                 assert int(answer.state.column) == int(mdp.transition[layer, column, action])
                 state = answer.state
 
@@ -159,11 +192,15 @@ def test_deep_sea_is_worth_what_it_costs():
 def test_river_swim_pays_at_both_banks(float64):
     mdp = mdps.check_mdp(mdps.river_swim(4, 3))
     drift = jnp.zeros((4, 3, 2)).at[..., 0].set(1)
-    assert float(mdps.start_value(mdp.rho, mdps.policy_values(mdp, drift))) == pytest.approx(4 * 0.005)
+    assert float(mdps.start_value(mdp.rho, mdps.policy_values(mdp, drift))) == pytest.approx(
+        4 * 0.005
+    )
     swim = 1 - drift
     chain = np.array([[0.4, 0.6, 0], [0.05, 0.6, 0.35], [0, 0.05, 0.95]])  # by hand
     at_right_bank = [np.linalg.matrix_power(chain, step)[0, 2] for step in range(4)]
-    assert float(mdps.start_value(mdp.rho, mdps.policy_values(mdp, swim))) == pytest.approx(sum(at_right_bank))
+    assert float(mdps.start_value(mdp.rho, mdps.policy_values(mdp, swim))) == pytest.approx(
+        sum(at_right_bank)
+    )
 
 
 def test_a_bandit_is_one_layer():
@@ -177,13 +214,17 @@ def test_padding_changes_nothing(float64):
     rng = np.random.default_rng(5)
     sizes = [2, 4, 1, 3]
     rewards = [rng.normal(size=(n, 2)) for n in sizes]
-    transitions = [rng.dirichlet(np.ones(after), size=(n, 2)) for n, after in itertools.pairwise(sizes)]
+    transitions = [
+        rng.dirichlet(np.ones(after), size=(n, 2)) for n, after in itertools.pairwise(sizes)
+    ]
     rho = np.array([0.3, 0.7])
     value = np.zeros(1)
     for r, p in zip(reversed(rewards), [np.ones((3, 2, 1)), *reversed(transitions)], strict=True):
         value = (r + p @ value).max(-1)
     mdp = mdps.from_layers(rewards, transitions, rho)
-    assert float(mdps.start_value(mdp.rho, mdps.optimal(mdp))) == pytest.approx(rho @ value, abs=1e-14)
+    assert float(mdps.start_value(mdp.rho, mdps.optimal(mdp))) == pytest.approx(
+        rho @ value, abs=1e-14
+    )
 
 
 def good() -> MDP:
@@ -191,8 +232,8 @@ def good() -> MDP:
 
 
 BAD = {
-    "layer 2 of 3, state 1, action 0: transition probabilities do not sum to one": lambda m: m._replace(
-        transition=m.transition.at[1, 1, 0, 0].add(0.1)
+    "layer 2 of 3, state 1, action 0: transition probabilities do not sum to one": lambda m: (
+        m._replace(transition=m.transition.at[1, 1, 0, 0].add(0.1))
     ),
     "layer 3 of 3, state 0, action 1: a transition probability is negative": lambda m: m._replace(
         transition=m.transition.at[2, 0, 1].set(jnp.array([1.5, -0.5]))
@@ -200,15 +241,27 @@ BAD = {
     "layer 1 of 3, state 0, action 0: a transition probability is NaN": lambda m: m._replace(
         transition=m.transition.at[0, 0, 0, 0].set(jnp.nan)
     ),
-    "layer 2 of 3, state 0, action 1: a reward is not finite": lambda m: m._replace(reward=m.reward.at[1, 0, 1].set(jnp.nan)),
-    "layer 1 of 3: transitions have shape (2, 2, 2, 2), expected (3, 2, 2, 2)": lambda m: m._replace(transition=m.transition[1:]),
-    "layer 1 of 3: the initial distribution is not a probability distribution": lambda m: m._replace(rho=jnp.array([0.2, 0.2])),
-    "layer 1 of 3: the initial distribution has shape (3,), expected (2,)": lambda m: m._replace(rho=jnp.full(3, 1 / 3)),
+    "layer 2 of 3, state 0, action 1: a reward is not finite": lambda m: m._replace(
+        reward=m.reward.at[1, 0, 1].set(jnp.nan)
+    ),
+    "layer 1 of 3: transitions have shape (2, 2, 2, 2), expected (3, 2, 2, 2)": lambda m: (
+        m._replace(transition=m.transition[1:])
+    ),
+    "layer 1 of 3: the initial distribution is not a probability distribution": lambda m: (
+        m._replace(rho=jnp.array([0.2, 0.2]))
+    ),
+    "layer 1 of 3: the initial distribution has shape (3,), expected (2,)": lambda m: m._replace(
+        rho=jnp.full(3, 1 / 3)
+    ),
     "layer 2 of 3, state 0, action 0: a successor is not one of the 2 states": lambda m: m._replace(
         transition=jnp.zeros((3, 2, 2), jnp.int32).at[1, 0, 0].set(2)
     ),
-    "layer 1 of 3: successors have shape (3, 2), expected (3, 2, 2)": lambda m: m._replace(transition=jnp.zeros((3, 2), jnp.int32)),
-    "rewards have shape (2, 2), expected (layers, states, actions)": lambda m: m._replace(reward=m.reward[0]),
+    "layer 1 of 3: successors have shape (3, 2), expected (3, 2, 2)": lambda m: m._replace(
+        transition=jnp.zeros((3, 2), jnp.int32)
+    ),
+    "rewards have shape (2, 2), expected (layers, states, actions)": lambda m: m._replace(
+        reward=m.reward[0]
+    ),
 }
 
 
@@ -220,21 +273,27 @@ def test_a_bad_mdp_is_one_clear_line(message):
 
 
 BAD_BELIEFS = {
-    "layer 2 of 3, state 1, action 1: the variance of a mean reward is negative": lambda p: p._replace(
-        reward_var=p.reward_var.at[1, 1, 1].set(-0.1)
+    "layer 2 of 3, state 1, action 1: the variance of a mean reward is negative": lambda p: (
+        p._replace(reward_var=p.reward_var.at[1, 1, 1].set(-0.1))
     ),
-    "layer 1 of 3, state 0, action 0: the variance of a mean reward is not finite": lambda p: p._replace(
-        reward_var=p.reward_var.at[0, 0, 0].set(jnp.nan)
+    "layer 1 of 3, state 0, action 0: the variance of a mean reward is not finite": lambda p: (
+        p._replace(reward_var=p.reward_var.at[0, 0, 0].set(jnp.nan))
     ),
-    "layer 1: variances have shape (2, 2, 2), means (3, 2, 2)": lambda p: p._replace(reward_var=p.reward_var[1:]),
-    "every layer: the noise variance -1.0 is not a number >= 0": lambda p: p._replace(noise_var=jnp.asarray(-1.0)),
+    "layer 1: variances have shape (2, 2, 2), means (3, 2, 2)": lambda p: p._replace(
+        reward_var=p.reward_var[1:]
+    ),
+    "every layer: the noise variance -1.0 is not a number >= 0": lambda p: p._replace(
+        noise_var=jnp.asarray(-1.0)
+    ),
     "layer 3 of 3, state 0, action 0: a concentration is not a number >= 0": lambda p: p._replace(
         transition=Dirichlet(p.transition.concentration.at[2, 0, 0, 0].set(-1))
     ),
     "layer 3 of 3, state 0, action 0: the concentrations sum to zero": lambda p: p._replace(
         transition=Dirichlet(p.transition.concentration.at[2, 0, 0].set(0))
     ),
-    "layer 2 of 3, state 0, action 0: a reward is not finite": lambda p: p._replace(reward_mean=p.reward_mean.at[1, 0, 0].set(jnp.inf)),
+    "layer 2 of 3, state 0, action 0: a reward is not finite": lambda p: p._replace(
+        reward_mean=p.reward_mean.at[1, 0, 0].set(jnp.inf)
+    ),
 }
 
 

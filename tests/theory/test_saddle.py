@@ -21,16 +21,22 @@ def scale(beliefs, tau):
 def test_lemma_1(problems, each):
     """`Dist(pi, tau) = E (J* - J^pi)` [l-kl], to 1e-11 of the values' size."""
     beliefs, policy, tau = problems
-    gap = each(lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, policy, tau)
+    gap = each(
+        lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, policy, tau
+    )
     error = np.abs(np.asarray(each(saddle.dist, beliefs, policy, tau) - gap))
-    print(f"lemma 1: off by at most {error.max():.1e}, {(error / np.maximum(1, scale(beliefs, tau))).max():.1e} of the values' size")
+    print(
+        f"lemma 1: off by at most {error.max():.1e}, {(error / np.maximum(1, scale(beliefs, tau))).max():.1e} of the values' size"
+    )
     assert (error < 1e-11 * np.maximum(1, scale(beliefs, tau))).all()
 
 
 def test_dist_of_a_policy_that_never_takes_an_action(problems, each):
     beliefs, policy, tau = problems
     sharp = each(mdps.greedy, policy)
-    gap = each(lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, sharp, tau)
+    gap = each(
+        lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, sharp, tau
+    )
     np.testing.assert_allclose(each(saddle.dist, beliefs, sharp, tau), gap, rtol=1e-11, atol=1e-10)
 
 
@@ -38,7 +44,11 @@ def test_optimism_is_bonus_plus_entropy(problems, each):
     """`sum E sigma2 / (2 tau) + tau sum E H` [proof of l-opt-regret], and its least value over tau in closed form."""
     beliefs, policy, tau = problems
     total_sigma2, total_entropy = each(saddle.optimism_terms, beliefs, policy)
-    np.testing.assert_allclose(each(saddle.optimism, beliefs, policy, tau), total_sigma2 / (2 * tau) + tau * total_entropy, rtol=1e-10)
+    np.testing.assert_allclose(
+        each(saddle.optimism, beliefs, policy, tau),
+        total_sigma2 / (2 * tau) + tau * total_entropy,
+        rtol=1e-10,
+    )
     best = each(saddle.best_tau, beliefs, policy)
     least = each(saddle.least_optimism, beliefs, policy)
     np.testing.assert_allclose(each(saddle.optimism, beliefs, policy, best), least, rtol=1e-10)
@@ -48,7 +58,13 @@ def test_optimism_is_bonus_plus_entropy(problems, each):
 
 def expected_optimum(beliefs: Beliefs, key, draws: int = 500):
     """`E_phi E_rho V*` and its standard error, for Gaussian rewards with variance sigma2."""
-    phi = MdpPosterior(beliefs.mdp.reward, beliefs.sigma2, jnp.asarray(1.0), beliefs.mdp.transition, beliefs.mdp.rho)
+    phi = MdpPosterior(
+        beliefs.mdp.reward,
+        beliefs.sigma2,
+        jnp.asarray(1.0),
+        beliefs.mdp.transition,
+        beliefs.mdp.rho,
+    )
     env_params = jax.vmap(lambda key: mdps.sample_mdp(key, phi))(jax.random.split(key, draws))
     values = jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal(mdp)))(env_params)
     return jnp.mean(values), jnp.std(values) / jnp.sqrt(draws * 1.0)
@@ -57,19 +73,25 @@ def expected_optimum(beliefs: Beliefs, key, draws: int = 500):
 def bayes_regret(beliefs, policy):
     keys = jax.random.split(jax.random.key(0), len(policy))
     mean, error = jax.jit(jax.vmap(expected_optimum))(beliefs, keys)
-    return np.asarray(mean - jax.jit(jax.vmap(saddle.mean_value))(beliefs, policy)), np.asarray(error)
+    return np.asarray(mean - jax.jit(jax.vmap(saddle.mean_value))(beliefs, policy)), np.asarray(
+        error
+    )
 
 
 def test_lemma_2(problems, each):
     """`regret <= Dist + Optimism` for any policy and tau [l-decomp]; the right side is `E J* - E V^pi`, exactly."""
     beliefs, policy, tau = problems
     parts = each(saddle.decompose, beliefs, policy, tau)
-    whole = each(lambda b, pi, tau: kl.start_j(b, tau) - saddle.mean_value(b, pi), beliefs, policy, tau)
+    whole = each(
+        lambda b, pi, tau: kl.start_j(b, tau) - saddle.mean_value(b, pi), beliefs, policy, tau
+    )
     bound = np.asarray(parts.dist + parts.optimism)
     np.testing.assert_allclose(bound, whole, rtol=1e-10)
     regret, error = bayes_regret(beliefs, policy)
     assert (regret - 4 * error < bound).all()
-    print(f"lemma 2: the bound is {np.median(bound / regret):.2f} times the regret (median), {(bound / regret).min():.2f} at least")
+    print(
+        f"lemma 2: the bound is {np.median(bound / regret):.2f} times the regret (median), {(bound / regret).min():.2f} at least"
+    )
 
 
 def test_theorem_1(problems, each):
@@ -79,14 +101,22 @@ def test_theorem_1(problems, each):
     policy = jnp.exp(solution.log_policy)
     bound = np.asarray(each(saddle.least_optimism, beliefs, policy))
     assert float(jnp.abs(each(saddle.dist, beliefs, policy, solution.tau)).max()) < 1e-11
-    np.testing.assert_allclose(each(saddle.optimism, beliefs, policy, solution.tau), bound, rtol=1e-9)  # tau* answers pi* best
+    np.testing.assert_allclose(
+        each(saddle.optimism, beliefs, policy, solution.tau), bound, rtol=1e-9
+    )  # tau* answers pi* best
     regret, error = bayes_regret(beliefs, policy)
     assert (regret - 4 * error < bound).all()
-    print(f"theorem 1: the bound is {np.median(bound / regret):.2f} times the regret (median), {(bound / regret).min():.2f} at least")
+    print(
+        f"theorem 1: the bound is {np.median(bound / regret):.2f} times the regret (median), {(bound / regret).min():.2f} at least"
+    )
 
 
 def gradient_saddle(beliefs):
-    return jax.jit(jax.vmap(lambda b: saddle.solve_by_gradients(b, saddle.tabular_class, jnp.zeros_like(b.sigma2))))(beliefs)
+    return jax.jit(
+        jax.vmap(
+            lambda b: saddle.solve_by_gradients(b, saddle.tabular_class, jnp.zeros_like(b.sigma2))
+        )
+    )(beliefs)
 
 
 @pytest.mark.slow
@@ -100,9 +130,13 @@ def test_both_solvers_close_the_duality_gap(problems, each):
     play = gradient_saddle(beliefs)
     policy, tau = jnp.exp(saddle.tabular_class(play.theta)), jnp.exp(play.log_tau)
     gap = np.asarray(each(saddle.duality_gap, beliefs, policy, tau))
-    print(f"largest duality gap: {np.abs(exact).max():.1e} by K-learning, {gap.max():.1e} by gradients")
+    print(
+        f"largest duality gap: {np.abs(exact).max():.1e} by K-learning, {gap.max():.1e} by gradients"
+    )
     assert ((gap > -1e-12 * size) & (gap < 1e-6)).all()
-    np.testing.assert_allclose(each(saddle.value, beliefs, policy, tau), each(kl.start_j, beliefs, solution.tau), atol=1e-6)
+    np.testing.assert_allclose(
+        each(saddle.value, beliefs, policy, tau), each(kl.start_j, beliefs, solution.tau), atol=1e-6
+    )
 
 
 def test_the_gap_is_positive_away_from_the_saddle_point(problems, each):
@@ -135,8 +169,12 @@ def test_one_scalar_has_both_gradients(problems, each):
     beliefs, policy, tau = problems
 
     def errors(b, logits, tau):
-        of_scalar = jax.grad(lambda logits, tau: saddle.surrogate(b, jax.nn.log_softmax(logits), tau), argnums=(0, 1))(logits, tau)
-        of_game = jax.grad(lambda logits, tau: saddle.value(b, jax.nn.softmax(logits), tau), argnums=(0, 1))(logits, tau)
+        of_scalar = jax.grad(
+            lambda logits, tau: saddle.surrogate(b, jax.nn.log_softmax(logits), tau), argnums=(0, 1)
+        )(logits, tau)
+        of_game = jax.grad(
+            lambda logits, tau: saddle.value(b, jax.nn.softmax(logits), tau), argnums=(0, 1)
+        )(logits, tau)
         return jax.tree.map(lambda x, y: jnp.max(jnp.abs(x - y)), of_scalar, of_game)
 
     in_theta, in_tau = each(errors, beliefs, jnp.log(policy), tau)
@@ -156,9 +194,18 @@ def test_the_printed_sign_of_the_entropy_is_an_erratum(problems, each):
 
         def printed(logits):
             log_pi = jax.nn.log_softmax(logits)
-            return jnp.sum(taken * (log_pi * (values.q - values.v[..., None]) - tau * game.entropy(log_pi)[..., None]))
+            return jnp.sum(
+                taken
+                * (
+                    log_pi * (values.q - values.v[..., None])
+                    - tau * game.entropy(log_pi)[..., None]
+                )
+            )
 
-        wrong, right = jax.grad(printed)(logits), jax.grad(lambda logits: saddle.value(b, jax.nn.softmax(logits), tau))(logits)
+        wrong, right = (
+            jax.grad(printed)(logits),
+            jax.grad(lambda logits: saddle.value(b, jax.nn.softmax(logits), tau))(logits),
+        )
         return jnp.sum(wrong * right) / jnp.sqrt(jnp.sum(wrong**2) * jnp.sum(right**2))
 
     cosines = np.asarray(each(cosine, beliefs, jnp.log(policy), tau))
@@ -184,16 +231,24 @@ def test_theorem_1_in_a_restricted_class(problems, each):
     shape = beliefs.sigma2.shape[1:]
     steered = jnp.eye(int(np.prod(shape))).reshape(*shape, -1)[..., :18]  # six of the twelve states
     policy, tau = restricted_saddle(beliefs, steered)
-    secured, dist = each(saddle.guaranteed, beliefs, policy), np.asarray(each(saddle.dist, beliefs, policy, tau))
+    secured, dist = (
+        each(saddle.guaranteed, beliefs, policy),
+        np.asarray(each(saddle.dist, beliefs, policy, tau)),
+    )
     assert (secured > each(lambda b: saddle.guaranteed(b, mdps.uniform(b.sigma2)), beliefs)).all()
     assert (secured < each(lambda b: kl.start_j(b, kl.tau_star(b)), beliefs)).all()
     # The value of the class's game is what the best policy of all has, less the distance to it [proof of t-main] ...
     np.testing.assert_allclose(secured, each(kl.start_j, beliefs, tau) - dist, rtol=1e-6)
     # ... and no other policy of the class is closer.
     elsewhere = saddle.softmax_class(steered)(jnp.asarray(np.random.default_rng(1).normal(size=18)))
-    assert (np.asarray(each(lambda b, tau: saddle.dist(b, jnp.exp(elsewhere), tau), beliefs, tau)) > dist).all()
+    assert (
+        np.asarray(each(lambda b, tau: saddle.dist(b, jnp.exp(elsewhere), tau), beliefs, tau))
+        > dist
+    ).all()
     regret, error = bayes_regret(beliefs, policy)
-    assert (regret - 4 * error < dist + np.asarray(each(saddle.least_optimism, beliefs, policy)) + 1e-6).all()
+    assert (
+        regret - 4 * error < dist + np.asarray(each(saddle.least_optimism, beliefs, policy)) + 1e-6
+    ).all()
 
 
 @pytest.mark.slow
@@ -205,7 +260,9 @@ def test_function_approximation_costs_at_most_epsilon_a_step(problems, each):
     epsilon = np.asarray(each(worst_divergence, beliefs, policy, tau))
     assert (np.asarray(each(saddle.dist, beliefs, policy, tau)) <= 3 * epsilon).all()
     regret, error = bayes_regret(beliefs, policy)
-    assert (regret - 4 * error < np.asarray(each(saddle.optimism, beliefs, policy, tau)) + 3 * epsilon).all()
+    assert (
+        regret - 4 * error < np.asarray(each(saddle.optimism, beliefs, policy, tau)) + 3 * epsilon
+    ).all()
 
 
 def worst_divergence(beliefs, policy, tau):
@@ -217,7 +274,9 @@ def worst_divergence(beliefs, policy, tau):
 def counting_prior(mdp: MDP, sigma2: float) -> MdpPosterior:
     """Known transitions and uncertainty that decays as sigma2 / (visits + 1): noise as wide as the prior."""
     shape = mdp.reward.shape
-    return MdpPosterior(jnp.zeros(shape), jnp.full(shape, sigma2), jnp.asarray(sigma2), mdp.transition, mdp.rho)
+    return MdpPosterior(
+        jnp.zeros(shape), jnp.full(shape, sigma2), jnp.asarray(sigma2), mdp.transition, mdp.rho
+    )
 
 
 def wanderer() -> agents.TabularAgent:
@@ -228,7 +287,9 @@ def wanderer() -> agents.TabularAgent:
         policy = jax.nn.softmax(logits)
         beliefs = agents.beliefs_of(prior, data, agents.plug_in(1.0))
         nothing = jnp.zeros((), logits.dtype)
-        return agents.Choice(policy, nothing, nothing, saddle.least_optimism(beliefs, policy)), state
+        return agents.Choice(
+            policy, nothing, nothing, saddle.least_optimism(beliefs, policy)
+        ), state
 
     return agents.TabularAgent(lambda prior: (), choose)
 
@@ -264,10 +325,16 @@ def test_lemma_3(problems, agent):
     episodes = 10_000
     total = cumulative_optimism(problems, agent, episodes)
     at = np.array([10, 100, 1000, 10_000])
-    bound = np.asarray(saddle.regret_bound(n_states=6, n_actions=2, horizon=2, sigma2=1.0, episodes=jnp.asarray(at * 1.0)))
+    bound = np.asarray(
+        saddle.regret_bound(
+            n_states=6, n_actions=2, horizon=2, sigma2=1.0, episodes=jnp.asarray(at * 1.0)
+        )
+    )
     assert (total.mean(0)[at - 1] < bound).all()
     exponents = np.array([exponent(curve) for curve in total])
     slack = bound[-1] / total.mean(0)[-1]
-    print(f"lemma 3: exponent {exponent(total.mean(0)):.3f}, at most {exponents.max():.3f}; the bound is {slack:.2f} times the sum")
+    print(
+        f"lemma 3: exponent {exponent(total.mean(0)):.3f}, at most {exponents.max():.3f}; the bound is {slack:.2f} times the sum"
+    )
     assert exponent(total.mean(0)) <= 0.6
     assert exponents.max() <= 0.6

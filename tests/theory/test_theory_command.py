@@ -14,7 +14,16 @@ from ersac.theory import experiments
 from ersac.theory.settings import AGENTS, Learners, TheoryDeepSea, TheoryRegret
 
 # As many draws and episodes as test_agents plays, so that what is compiled there serves here.
-SMALL = TheoryRegret(horizon=3, states=3, actions=2, reward_std=1.0, draws=40, episodes=300, depths=(4, 6), deep_sea_seeds=3)
+SMALL = TheoryRegret(
+    horizon=3,
+    states=3,
+    actions=2,
+    reward_std=1.0,
+    draws=40,
+    episodes=300,
+    depths=(4, 6),
+    deep_sea_seeds=3,
+)
 
 
 def test_settings_need_no_jax():
@@ -30,7 +39,12 @@ def test_default_settings_pass_the_checks():
 def test_deep_sea_is_one_json_object():
     answer = experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=7, episodes=400))
     assert json.loads(json.dumps(answer)) == answer
-    assert (answer["agent"], answer["env"], answer["depth"], answer["seeds"]) == ("k-learning", "deep-sea", 6, 3)
+    assert (answer["agent"], answer["env"], answer["depth"], answer["seeds"]) == (
+        "k-learning",
+        "deep-sea",
+        6,
+        3,
+    )
     assert answer["episodes"] == experiments.CHUNK  # it stopped when all were solved
     assert [row["seed"] for row in answer["per_seed"]] == [7, 8, 9]
     for row in answer["per_seed"]:
@@ -38,12 +52,19 @@ def test_deep_sea_is_one_json_object():
 
 
 def test_seeds_do_not_depend_on_their_neighbours():
-    first, second = (experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=seed, episodes=400))["per_seed"] for seed in (7, 8))
+    first, second = (
+        experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=seed, episodes=400))[
+            "per_seed"
+        ]
+        for seed in (7, 8)
+    )
     assert first[1:] == second[:-1]
 
 
 def test_what_is_not_reached_is_null():
-    answer = experiments.run_deep_sea(TheoryDeepSea(depth=12, agent="epsilon-greedy", seeds=2, episodes=30))
+    answer = experiments.run_deep_sea(
+        TheoryDeepSea(depth=12, agent="epsilon-greedy", seeds=2, episodes=30)
+    )
     assert answer["episodes"] == 30
     assert [row["first_goal"] for row in answer["per_seed"]] == [None, None]
     assert '"solved_bsuite": null' in json.dumps(answer)
@@ -88,4 +109,7 @@ def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
 @pytest.mark.slow
 def test_theory_needs_no_directory():
     settings = dataclasses.replace(SMALL, depths=(6,))
-    assert experiments.run_regret(settings, None, Console(file=io.StringIO()))["deep_sea"]["fit"] is None
+    assert (
+        experiments.run_regret(settings, None, Console(file=io.StringIO()))["deep_sea"]["fit"]
+        is None
+    )

@@ -12,9 +12,13 @@ from ersac.uncertainty.rnd import random_network_distillation
 
 ACTIONS, OUTPUTS, SCALE, SPACE = 2, 256, 0.3, Box((3,))
 HEAD = nets.mirrored_mlp(SPACE, (256,), ACTIONS * OUTPUTS, upper_share=0.1)
-RND = random_network_distillation(HEAD, nets.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE)
+RND = random_network_distillation(
+    HEAD, nets.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE
+)
 FEATURES = jnp.zeros(0)  # it has a network of its own
-sigma2 = jax.jit(lambda params, fixed, obs, action: RND.sigma2(params, fixed, obs, FEATURES, action))
+sigma2 = jax.jit(
+    lambda params, fixed, obs, action: RND.sigma2(params, fixed, obs, FEATURES, action)
+)
 
 
 def started() -> tuple[Params, object]:
@@ -34,7 +38,9 @@ def steps(obs: jax.Array, action: int) -> Trajectory:
 def taught(params: Params, fixed, t: Trajectory) -> Params:
     """Plain descent, many steps, on what was seen: a loss is a sum over outputs, each with a tangent kernel of 1."""
     loss = lambda dense: jnp.mean(RND.loss(Params(dense, {}), fixed, t.obs, FEATURES, t))
-    descend = lambda _, dense: jax.tree.map(lambda x, slope: x - slope, dense, jax.grad(loss)(dense))
+    descend = lambda _, dense: jax.tree.map(
+        lambda x, slope: x - slope, dense, jax.grad(loss)(dense)
+    )
     return Params(jax.lax.fori_loop(0, 2000, descend, params.dense), {})
 
 
@@ -54,15 +60,21 @@ def test_only_what_was_seen_becomes_known_and_nothing_moves_the_target():
     params = taught(params, fixed, steps(here, 0))
     assert sigma2(params, fixed, here, first).max() < 0.1 * SCALE**2
     assert sigma2(params, fixed, far, first).min() > 0.5 * SCALE**2
-    assert sigma2(params, fixed, here, first + 1).min() > 0.5 * SCALE**2  # the other action was not tried
+    assert (
+        sigma2(params, fixed, here, first + 1).min() > 0.5 * SCALE**2
+    )  # the other action was not tried
     jax.tree.map(np.testing.assert_array_equal, before, RND.observe(fixed, steps(here, 0)))
 
 
 def test_no_gradient_through_sigma_nor_into_the_target():
     params, fixed = started()
     obs, t = around(1.0, 5), steps(around(1.0, 5), 1)
-    slopes = lambda of, x: sum(float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(jax.jit(jax.grad(of))(x)))
-    sigma = lambda dense, fixed: jnp.sum(RND.sigma2(Params(dense, {}), fixed, obs, FEATURES, t.action))
+    slopes = lambda of, x: sum(
+        float(jnp.abs(leaf).sum()) for leaf in jax.tree.leaves(jax.jit(jax.grad(of))(x))
+    )
+    sigma = lambda dense, fixed: jnp.sum(
+        RND.sigma2(Params(dense, {}), fixed, obs, FEATURES, t.action)
+    )
     loss = lambda dense, fixed: jnp.sum(RND.loss(Params(dense, {}), fixed, obs, FEATURES, t))
     assert slopes(lambda dense: sigma(dense, fixed), params.dense) == 0
     assert slopes(lambda fixed: sigma(params.dense, fixed), fixed) == 0

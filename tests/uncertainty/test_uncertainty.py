@@ -26,12 +26,21 @@ class Made(NamedTuple):
 
 
 def agent(uncertainty, **changes):
-    settings = config.replace_at(config.ActorCritic(rollout=STEPS, hidden=(8, 8)), ("uncertainty",), uncertainty)
+    settings = config.replace_at(
+        config.ActorCritic(rollout=STEPS, hidden=(8, 8)), ("uncertainty",), uncertainty
+    )
     settings = config.check(config.override(settings, **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
     agent = ac.actor_critic(settings, parts, optimisers, 0.1)
-    taught = lambda learner, t: learn(agent, replay.on_policy(), learner, (), jax.tree.map(lambda x: x[None], t), jax.random.key(0))[0]
+    taught = lambda learner, t: learn(
+        agent,
+        replay.on_policy(),
+        learner,
+        (),
+        jax.tree.map(lambda x: x[None], t),
+        jax.random.key(0),
+    )[0]
     return Made(parts, optimisers.rows), agent.init(np.random.default_rng(0)), jax.jit(taught)
 
 
@@ -39,7 +48,15 @@ def trajectory(obs, action, reward=0.25, members=10) -> Trajectory:
     steps = len(action)
     full = lambda value: jnp.full(steps, value)
     noise = jnp.zeros((steps, members))
-    return Trajectory(jnp.asarray(obs), jnp.asarray(action), full(reward), full(1.0), full(1.0), full(np.log(0.5)), noise)
+    return Trajectory(
+        jnp.asarray(obs),
+        jnp.asarray(action),
+        full(reward),
+        full(1.0),
+        full(1.0),
+        full(np.log(0.5)),
+        noise,
+    )
 
 
 def sigma2(made, learner, obs, action):
@@ -60,10 +77,15 @@ def test_each_visit_shrinks_sigma_by_the_rate_and_other_pairs_keep_theirs():
     rate = 0.1
     made, learner, update = agent(config.Ensemble(reward_rate=rate), learning_rate=0.0)
     obs, action = np.arange(STEPS + 1), np.zeros(STEPS, int)
-    before, other = sigma2(made, learner, obs[:-1], action), sigma2(made, learner, obs[:-1], 1 - action)
+    before, other = (
+        sigma2(made, learner, obs[:-1], action),
+        sigma2(made, learner, obs[:-1], 1 - action),
+    )
     for visits in range(1, 6):
         learner = update(learner, trajectory(obs, action))
-        np.testing.assert_allclose(sigma2(made, learner, obs[:-1], action), before * (1 - rate) ** (2 * visits), rtol=1e-4)
+        np.testing.assert_allclose(
+            sigma2(made, learner, obs[:-1], action), before * (1 - rate) ** (2 * visits), rtol=1e-4
+        )
     np.testing.assert_allclose(sigma2(made, learner, obs[:-1], 1 - action), other, rtol=1e-5)
 
 
@@ -74,7 +96,9 @@ def test_members_come_to_agree_though_their_trained_parts_never_do():
     for _ in range(200):
         learner = update(learner, trajectory(obs, action))
     assert np.all(sigma2(made, learner, obs[:-1], action) < 1e-3 * before)
-    trained = made.store.unpack(learner.params.rows)["uncertainty"]["own"][: STEPS - 1].reshape(-1, 10, 2)[..., 0]
+    trained = made.store.unpack(learner.params.rows)["uncertainty"]["own"][: STEPS - 1].reshape(
+        -1, 10, 2
+    )[..., 0]
     assert np.all(np.var(trained, axis=-1) > 0.1 * before[:-1])
 
 
@@ -83,17 +107,26 @@ def test_the_prior_meets_no_optimiser():
     after = update(learner, trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int)))
     prior = learner.memory.prior
     np.testing.assert_array_equal(prior, after.memory.prior)
-    assert not any(leaf.shape == prior.shape and np.array_equal(leaf, prior) for leaf in jax.tree.leaves((learner.params, learner.opt)))
+    assert not any(
+        leaf.shape == prior.shape and np.array_equal(leaf, prior)
+        for leaf in jax.tree.leaves((learner.params, learner.opt))
+    )
 
 
 def test_stored_noise_is_in_the_targets():
     """In the share that one visit has against a prior: p^2 / (p^2 + rho)."""
-    made, learner, update = agent(config.Ensemble(reward_rate=1.0, prior_scale=0.3, noise_variance=0.1), learning_rate=0.0)
+    made, learner, update = agent(
+        config.Ensemble(reward_rate=1.0, prior_scale=0.3, noise_variance=0.1), learning_rate=0.0
+    )
     noise, share = np.random.default_rng(0).normal(size=(STEPS, 10)), 0.09 / (0.09 + 0.1)
-    t = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(noise=jnp.asarray(noise, jnp.float32))
+    t = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(
+        noise=jnp.asarray(noise, jnp.float32)
+    )
     prior = np.asarray(learner.memory.prior)[:STEPS].reshape(STEPS, 10, 2)[..., 0]
     wanted = np.var((1 - share) * prior + share * noise, axis=-1)
-    np.testing.assert_allclose(sigma2(made, update(learner, t), np.arange(STEPS), np.zeros(STEPS, int)), wanted, rtol=1e-4)
+    np.testing.assert_allclose(
+        sigma2(made, update(learner, t), np.arange(STEPS), np.zeros(STEPS, int)), wanted, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("uncertainty", [config.Ensemble(), config.Posterior(), config.Counts()])
@@ -115,5 +148,9 @@ def test_counts_count_what_was_not_masked():
     obs, action = np.array([3, 3, 3, 3, 1, 2, 2, 2, 0]), np.array([0, 0, 0, 1, 0, 1, 1, 1])
     t = trajectory(obs, action, members=0)
     learner = update(learner, t._replace(mask=t.mask.at[0].set(0.0)))
-    np.testing.assert_array_equal(np.asarray(learner.memory)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]], [2, 1, 1, 3])
-    np.testing.assert_allclose(sigma2(made, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1]))
+    np.testing.assert_array_equal(
+        np.asarray(learner.memory)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]], [2, 1, 1, 3]
+    )
+    np.testing.assert_allclose(
+        sigma2(made, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1])
+    )

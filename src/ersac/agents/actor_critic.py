@@ -39,7 +39,9 @@ class Parts(NamedTuple):
     critic: Critic
     action_dist: ActionDist  # what the policy's head means
     normaliser: Normaliser  # through which all of them see
-    bound: Callable[[Array], Array] = lambda logits: logits  # what the policy makes of its head's numbers
+    bound: Callable[[Array], Array] = lambda logits: (
+        logits
+    )  # what the policy makes of its head's numbers
     per_visit: bool = False  # networks are made for plain descent at a rate per visit
 
 
@@ -57,7 +59,9 @@ class Optimisers(NamedTuple):
     log_tau: optax.GradientTransformation
     tau_min: float | Array
     rows: Store
-    damping: Callable[[Array], dict[str, Array]]  # normalised observations [B, T, ...] -> of each head, what steps count for [B, T]
+    damping: Callable[
+        [Array], dict[str, Array]
+    ]  # normalised observations [B, T, ...] -> of each head, what steps count for [B, T]
 
 
 def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
@@ -68,7 +72,9 @@ def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
 
 def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Array:
     """What the policy's head says of features that are at hand."""
-    return parts.bound(parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features))
+    return parts.bound(
+        parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
+    )
 
 
 def actor_critic_loss(
@@ -89,45 +95,94 @@ def actor_critic_loss(
     """
     dense, looked_up = params
     known, index = parts.normaliser.inner(memory), parts.action_dist.action_index(t.action)
-    t = t._replace(obs=parts.normaliser.obs(memory, t.obs), reward=parts.normaliser.reward(memory, t.reward))
+    t = t._replace(
+        obs=parts.normaliser.obs(memory, t.obs), reward=parts.normaliser.reward(memory, t.reward)
+    )
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
-    advantage_scale = stop_gradient(weight)  # values count in units of the entropy weight: logits are K / tau
+    advantage_scale = stop_gradient(
+        weight
+    )  # values count in units of the entropy weight: logits are K / tau
 
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
     logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
     logits = nets.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_features = nets.scale_gradient(features, settings.value_weight / jnp.square(advantage_scale))
-    predicted = parts.value.apply(dense["value"], looked_up["value"], t.obs, critic_features)  # [T+1, n]
+    critic_features = nets.scale_gradient(
+        features, settings.value_weight / jnp.square(advantage_scale)
+    )
+    predicted = parts.value.apply(
+        dense["value"], looked_up["value"], t.obs, critic_features
+    )  # [T+1, n]
 
     # uncertainties
     every = Params(dense["uncertainty"], looked_up["uncertainty"])
-    taken = Params(every.dense, jax.tree.map(lambda x: x[:-1], every.rows))  # the rows of s_1 ... s_T
+    taken = Params(
+        every.dense, jax.tree.map(lambda x: x[:-1], every.rows)
+    )  # the rows of s_1 ... s_T
     reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
-    of_action = lambda a: parts.uncertainty.sigma2(every, known, t.obs, features, jnp.full(t.obs.shape[:1], a))
+    of_action = lambda a: parts.uncertainty.sigma2(
+        every, known, t.obs, features, jnp.full(t.obs.shape[:1], a)
+    )
     sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.action_dist.n_actions))  # [T+1, A]
     if settings.first_visit:
         sigma2s = sigma2s * first_visits(episode_codes(t.obs), jnp.append(t.discount, 1.0))[:, None]
     sigma2 = take_action(sigma2s[:-1], index)  # [T]
 
     # both players, the critic, the reward heads
-    log_pi, log_pi_a = parts.action_dist.log_pi(logits), parts.action_dist.log_prob(logits[:-1], t.action)  # [T+1, A], [T]
+    log_pi, log_pi_a = (
+        parts.action_dist.log_pi(logits),
+        parts.action_dist.log_prob(logits[:-1], t.action),
+    )  # [T+1, A], [T]
     entropies = parts.action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
     bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
     forgone = running.extra * parts.normaliser.forgone(memory)
     view = critics.CriticInputs(
-        t, logits, log_pi, log_pi_a, entropies, predicted, bonus, bonuses, weight, rho, running.advantage_square, forgone
+        t,
+        logits,
+        log_pi,
+        log_pi_a,
+        entropies,
+        predicted,
+        bonus,
+        bonuses,
+        weight,
+        rho,
+        running.advantage_square,
+        forgone,
     )
     estimates = parts.critic.estimate(settings, view)
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
     payoff = mean(estimates.payoff) / estimates.advantage_scale
-    critic = mean(damping["value"] * 0.5 * jnp.square(estimates.predicted - stop_gradient(estimates.predicted + estimates.error)))
-    reward = mean(damping["uncertainty"] * parts.uncertainty.loss(taken, known, t.obs[:-1], reward_features, t._replace(action=index)))
-    entropy, extra = mean(entropies[:-1]), mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropies)[:-1])
-    metrics = {"tau": tau, "entropy": entropy, "sigma2": mean(sigma2), "payoff": payoff, "critic": critic, "reward": reward}
-    return -payoff + critic + reward, (mean(jnp.abs(estimates.error)), Running(estimates.square, extra), metrics)
+    critic = mean(
+        damping["value"]
+        * 0.5
+        * jnp.square(estimates.predicted - stop_gradient(estimates.predicted + estimates.error))
+    )
+    reward = mean(
+        damping["uncertainty"]
+        * parts.uncertainty.loss(
+            taken, known, t.obs[:-1], reward_features, t._replace(action=index)
+        )
+    )
+    entropy, extra = (
+        mean(entropies[:-1]),
+        mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropies)[:-1]),
+    )
+    metrics = {
+        "tau": tau,
+        "entropy": entropy,
+        "sigma2": mean(sigma2),
+        "payoff": payoff,
+        "critic": critic,
+        "reward": reward,
+    }
+    return -payoff + critic + reward, (
+        mean(jnp.abs(estimates.error)),
+        Running(estimates.square, extra),
+        metrics,
+    )
 
 
 def episode_codes(obs: Array) -> Array:
@@ -145,7 +200,9 @@ def update_actor_critic(
     """One simultaneous step of both players on a batch of trajectories [B, ...]."""
     params, log_tau, memory, opt = learner
 
-    def total(dense: Tree, looked_up: Tree, log_tau: Array) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+    def total(
+        dense: Tree, looked_up: Tree, log_tau: Array
+    ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
         one = lambda rows_of_one, t, damping: actor_critic_loss(
             settings, parts, Params(dense, rows_of_one), log_tau, memory, t, damping, opt["running"]
         )
@@ -154,16 +211,22 @@ def update_actor_critic(
 
     looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
     damping = optimisers.damping(parts.normaliser.obs(memory, batch.obs[:, :-1]))
-    gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(params.dense, looked_up, log_tau)
+    gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(
+        params.dense, looked_up, log_tau
+    )
     dense_gradient, row_gradient, tau_gradient = gradients
 
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
     dense = optax.apply_updates(params.dense, step)
-    step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])  # the two players differ by this one sign
+    step, tau_opt = optimisers.log_tau.update(
+        -tau_gradient, opt["log_tau"]
+    )  # the two players differ by this one sign
     log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_min))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
-    running = update_running(opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time)
+    running = update_running(
+        opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time
+    )
     opt = {"dense": dense_opt, "log_tau": tau_opt, "time": time, "running": running}
     learner = Learner(Params(dense, tables), log_tau, memory, opt)
     return learner, priority, jax.tree.map(jnp.mean, metrics)
@@ -173,13 +236,23 @@ def update_running(old: Running, new: Running, spread_decay: float | Array, time
     """Running means after update `time`, counted from one; that of advantages is 0 where its decay is."""
     extra_decay = jnp.minimum(EXTRA_DECAY, 1 - 1 / time)
     square = spread_decay * old.advantage_square + (1 - spread_decay) * new.advantage_square
-    return Running(jnp.where(spread_decay > 0, square, 0.0), extra_decay * old.extra + (1 - extra_decay) * new.extra)
+    return Running(
+        jnp.where(spread_decay > 0, square, 0.0),
+        extra_decay * old.extra + (1 - extra_decay) * new.extra,
+    )
 
 
-def init_actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng) -> Learner:
+def init_actor_critic(
+    settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng
+) -> Learner:
     """A learner that has seen nothing."""
     heads, memory = parts.uncertainty.init(rng)
-    made = {"torso": parts.torso.init(rng), "policy": parts.policy.init(rng), "value": parts.value.init(rng), "uncertainty": heads}
+    made = {
+        "torso": parts.torso.init(rng),
+        "policy": parts.policy.init(rng),
+        "value": parts.value.init(rng),
+        "uncertainty": heads,
+    }
     tables = optimisers.rows.pack({name: part.rows for name, part in made.items()})
     params = Params({name: part.dense for name, part in made.items()}, tables)
     log_tau = jnp.float32(math.log(tau0))
@@ -198,7 +271,9 @@ def reward_noise(uncertainty: Estimator, length: int, key: Key) -> Array:
         return jnp.zeros((length, 0))
     if uncertainty.noise_variance is None:
         return jnp.zeros((length, uncertainty.members))
-    return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(key, (length, uncertainty.members))
+    return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(
+        key, (length, uncertainty.members)
+    )
 
 
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
@@ -211,28 +286,43 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
     def dist_params(learner: Learner, obs: Array) -> Array:
         return policy_logits(parts, look_up(learner, obs), normaliser.obs(learner.memory, obs))
 
-    def act(learner: Learner, episode_state: Tree, obs: Array, action_noise: Array) -> tuple[Array, Array]:
+    def act(
+        learner: Learner, episode_state: Tree, obs: Array, action_noise: Array
+    ) -> tuple[Array, Array]:
         """Sample from the policy. What needs a sum over actions waits for log_mu."""
         logits = dist_params(learner, obs)  # [A]
         return action_dist.draw(logits, action_noise), logits
 
     def actor_params(learner: Learner) -> Learner:
         dense = {name: learner.params.dense[name] for name in ("torso", "policy")}
-        return Learner(learner.params._replace(dense=dense), learner.log_tau, normaliser.replace(learner.memory, ()), ())
+        return Learner(
+            learner.params._replace(dense=dense),
+            learner.log_tau,
+            normaliser.replace(learner.memory, ()),
+            (),
+        )
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
         memory = normaliser.observe(learner.memory, t)
         seen = t._replace(
-            obs=normaliser.obs(memory, t.obs), reward=normaliser.reward(memory, t.reward), action=action_dist.action_index(t.action)
+            obs=normaliser.obs(memory, t.obs),
+            reward=normaliser.reward(memory, t.reward),
+            action=action_dist.action_index(t.action),
         )
-        return learner._replace(memory=normaliser.replace(memory, parts.uncertainty.observe(normaliser.inner(memory), seen)))
+        return learner._replace(
+            memory=normaliser.replace(
+                memory, parts.uncertainty.observe(normaliser.inner(memory), seen)
+            )
+        )
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
         dense, looked_up = look_up(learner, obs)
         obs = normaliser.obs(learner.memory, obs)
         features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
         heads = Params(dense["uncertainty"], looked_up["uncertainty"])
-        return parts.uncertainty.sigma2(heads, normaliser.inner(learner.memory), obs, features, action_dist.action_index(action))
+        return parts.uncertainty.sigma2(
+            heads, normaliser.inner(learner.memory), obs, features, action_dist.action_index(action)
+        )
 
     return Agent(
         init=lambda rng: init_actor_critic(settings, parts, optimisers, tau0, rng),
@@ -245,6 +335,8 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         log_mu=action_dist.log_prob,
         observe=observe,
         noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
-        update=lambda learner, batch: update_actor_critic(settings, parts, optimisers, learner, batch),
+        update=lambda learner, batch: update_actor_critic(
+            settings, parts, optimisers, learner, batch
+        ),
         sigma2=sigma2,
     )

@@ -39,7 +39,9 @@ class Noise(NamedTuple):
     """What is drawn for each step: two things that are stored with it for ever, and one that is used at once."""
 
     mask: Array  # [..., K]      bool: which members learn from it
-    reward: Array  # [..., K]    added to the reward that each member sees; [..., 1] where there is none
+    reward: (
+        Array  # [..., K]    added to the reward that each member sees; [..., 1] where there is none
+    )
     lots: Array  # [..., B]      uint32: which transitions are replayed after it
 
 
@@ -81,7 +83,10 @@ class QNetwork(NamedTuple):
     def cut(self, dense: Array) -> list[Array]:
         """The vector as arrays of those shapes."""
         edges = [0, *itertools.accumulate(math.prod(shape) for shape in self.shapes)]
-        return [dense[a:b].reshape(shape) for (a, b), shape in zip(itertools.pairwise(edges), self.shapes, strict=True)]
+        return [
+            dense[a:b].reshape(shape)
+            for (a, b), shape in zip(itertools.pairwise(edges), self.shapes, strict=True)
+        ]
 
     def by_member(self, of_states: Array) -> Array:
         """What states have [B, K n] as what members have [K, B, n]."""
@@ -104,7 +109,9 @@ def q_values(layers: list[Array], first: Array) -> Array:
 def with_target(rule: Rule, period: int) -> Rule:
     """A rule that remembers besides how far a row has moved since the target was last refreshed."""
 
-    def step(map_snapshots: list[Array], gradient: Array, touch: Touch) -> tuple[Array, list[Array]]:
+    def step(
+        map_snapshots: list[Array], gradient: Array, touch: Touch
+    ) -> tuple[Array, list[Array]]:
         *own, lag = map_snapshots
         step, own = rule.step(own, gradient, touch)
         return step, [*own, lag_now(lag, touch.idle, touch.time, period) + step]
@@ -223,17 +230,26 @@ def draw_member_noise(settings: BootDQN, key: Key, length: int) -> Noise:
     lots = jax.random.bits(key_lots, (length, settings.batch), jnp.uint32)
     if settings.noise_variance is None:
         return Noise(mask, jnp.zeros((length, 1)), lots)
-    return Noise(mask, jnp.sqrt(settings.noise_variance) * jax.random.normal(key_reward, mask.shape), lots)
+    return Noise(
+        mask, jnp.sqrt(settings.noise_variance) * jax.random.normal(key_reward, mask.shape), lots
+    )
 
 
 def transitions(batch: Trajectory) -> Transition:
     """The steps of a batch [B, T], in their order."""
-    reward, mask = batch.reward[..., None] + batch.noise.reward, batch.noise.mask & (batch.mask[..., None] > 0)
-    fresh = Transition(batch.obs[:, :-1], batch.action, reward, batch.discount, batch.obs[:, 1:], mask)
+    reward, mask = (
+        batch.reward[..., None] + batch.noise.reward,
+        batch.noise.mask & (batch.mask[..., None] > 0),
+    )
+    fresh = Transition(
+        batch.obs[:, :-1], batch.action, reward, batch.discount, batch.obs[:, 1:], mask
+    )
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), fresh)
 
 
-def remember(memory: ReplayMemory, fresh: Transition, lots: Array) -> tuple[ReplayMemory, Transition]:
+def remember(
+    memory: ReplayMemory, fresh: Transition, lots: Array
+) -> tuple[ReplayMemory, Transition]:
     """Put new transitions [n] in the place of the oldest, then draw from all that are held, each as likely as another, with replacement.
 
     `lots`: random bits, a number for each that is drawn. The ring is read before it is written, what was drawn of the new ones is put in
@@ -255,16 +271,24 @@ def remember(memory: ReplayMemory, fresh: Transition, lots: Array) -> tuple[Repl
     fresh = jax.tree.map(lambda slots, new: new.astype(slots.dtype), ring, fresh)
     drawn = jax.tree.map(look, ring, fresh)
     index = jnp.concatenate([chosen, (added + jnp.arange(new)) % size])
-    ring = jax.tree.map(lambda slots, *parts: slots.at[index].set(jnp.concatenate(parts)), ring, drawn, fresh)
+    ring = jax.tree.map(
+        lambda slots, *parts: slots.at[index].set(jnp.concatenate(parts)), ring, drawn, fresh
+    )
     return memory._replace(ring=ring, added=added + new), drawn
 
 
-def td_loss(net: QNetwork, q: Array, target: Array, t: Transition) -> tuple[Array, dict[str, Array]]:
+def td_loss(
+    net: QNetwork, q: Array, target: Array, t: Transition
+) -> tuple[Array, dict[str, Array]]:
     """The mean of masked squared errors; `q`: [K, B, A], with priors, `target`: [K, B]."""
     value = jnp.sum(q * jax.nn.one_hot(t.action, net.n_actions)[None], axis=-1)  # [K, B]
     error = t.mask.T * (value - target)
     total = jnp.mean(jnp.square(error))
-    return total, {"value": jnp.mean(value), "loss": total, "sigma2": jnp.mean(jnp.var(value, axis=0))}
+    return total, {
+        "value": jnp.mean(value),
+        "loss": total,
+        "sigma2": jnp.mean(jnp.var(value, axis=0)),
+    }
 
 
 def descend(
@@ -302,7 +326,9 @@ def descend(
     dense = params.dense + step
     table = first.move(params.rows, time, obs, found_gradient)
     refresh = ready & refreshes(time, settings.target_period)
-    memory = normaliser.replace(memory, known._replace(target=jnp.where(refresh, dense, known.target)))
+    memory = normaliser.replace(
+        memory, known._replace(target=jnp.where(refresh, dense, known.target))
+    )
     opt = {"dense": map_snapshots, "time": opt["time"] + ready}
     return Learner(Params(dense, table), log_tau, memory, opt), metrics
 
@@ -350,7 +376,9 @@ def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
     memory = ReplayMemory(prior, params.dense, ring, zeros((), np.int32))
     map_snapshots = [zeros(params.dense.shape, np.float32) for _ in range(2)]
     opt = {"dense": map_snapshots, "time": zeros((), np.int32)}
-    learner = Learner(params, zeros((), np.float32), normaliser.wrap(memory), opt)  # nobody plays tau
+    learner = Learner(
+        params, zeros((), np.float32), normaliser.wrap(memory), opt
+    )  # nobody plays tau
     return jax.tree.map(jnp.asarray, learner)
 
 
@@ -416,7 +444,9 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
         mode=mode,
         to_env=lambda action: action,
         noise=lambda key, length: draw_member_noise(settings, key, length),
-        log_mu=lambda q, action: -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1)),  # infinite where q is not a number
+        log_mu=lambda q, action: (
+            -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1))
+        ),  # infinite where q is not a number
         observe=lambda learner, t: learner._replace(memory=normaliser.observe(learner.memory, t)),
         update=lambda learner, batch: update_members(settings, parts, learner, batch),
         sigma2=lambda learner, obs, action: jnp.var(values(learner, obs, everyone)[:, action]),

@@ -13,7 +13,14 @@ from ersac import config, nets, rows
 from ersac.agents import critics
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
-from ersac.agents.boot_dqn import Members, QNetwork, boot_dqn, dense_layer, lookup_layer, with_target
+from ersac.agents.boot_dqn import (
+    Members,
+    QNetwork,
+    boot_dqn,
+    dense_layer,
+    lookup_layer,
+    with_target,
+)
 from ersac.algorithm import normalise, replay
 from ersac.algorithm import risk as risks
 from ersac.algorithm.action_dist import make_action_dist
@@ -46,21 +53,38 @@ def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Ri
             return risks.optimist(mu, alpha)
 
 
-def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, parts: "Networks", n_actions: int) -> Uncertainty:
+def make_uncertainty(
+    settings: config.Estimator, env: Env | HostEnv | Spec, parts: "Networks", n_actions: int
+) -> Uncertainty:
     """The estimator that some settings describe, for so many actions."""
     match settings, env.observations:
         case config.Ensemble(shared_reward_heads=True), _ if not parts.torso.width:
-            raise config.SettingsError("--shared-reward-heads needs --network table: networks have no layers that policy and value share")
+            raise config.SettingsError(
+                "--shared-reward-heads needs --network table: networks have no layers that policy and value share"
+            )
         case config.Ensemble(), observations:
             outputs = settings.members * n_actions
-            head = parts.reward_head(outputs) if settings.shared_reward_heads else parts.own_head(outputs)
+            head = (
+                parts.reward_head(outputs)
+                if settings.shared_reward_heads
+                else parts.own_head(outputs)
+            )
             counted = states(observations) if parts.is_table else None
             scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
-            return reward_ensemble(head, parts.prior(outputs, settings.prior_scale), counted, n_actions, settings.members, *scales)
+            return reward_ensemble(
+                head,
+                parts.prior(outputs, settings.prior_scale),
+                counted,
+                n_actions,
+                settings.members,
+                *scales,
+            )
         case config.Rnd(), _ if not parts.is_table:
             outputs = settings.outputs * n_actions
             head, target = parts.own_head(outputs), parts.prior(outputs, 1.0)
-            return random_network_distillation(head, target, n_actions, settings.outputs, settings.sigma_scale)
+            return random_network_distillation(
+                head, target, n_actions, settings.outputs, settings.sigma_scale
+            )
         case config.HashedCounts(bits, scale), Box(shape) if len(shape) == 1:
             return hashed_counts(shape[0], n_actions, bits, scale)
         case config.BayesianLinear(), Box(shape) if len(shape) == 1:
@@ -73,7 +97,9 @@ def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, part
             return visit_counts(n, n_actions, settings.sigma_scale)
         case config.CustomEstimator(name, estimator), _:
             if not callable(estimator):
-                raise config.SettingsError(f"the estimator {name} is known to Python only: go on with this run from there")
+                raise config.SettingsError(
+                    f"the estimator {name} is known to Python only: go on with this run from there"
+                )
             return estimator(spec_of(env), n_actions)
     name = next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
     served = (
@@ -81,7 +107,9 @@ def make_uncertainty(settings: config.Estimator, env: Env | HostEnv | Spec, part
         if isinstance(env.observations, Box)
         else "ensemble, posterior, counts, or with networks rnd"
     )
-    raise config.SettingsError(f"--uncertainty {name} does not fit the observations of {env.name}: choose {served}")
+    raise config.SettingsError(
+        f"--uncertainty {name} does not fit the observations of {env.name}: choose {served}"
+    )
 
 
 class Networks(NamedTuple):
@@ -93,7 +121,9 @@ class Networks(NamedTuple):
     reward_head: Callable[[int], nets.Head]  # which reads the shared features, and trains them
     own_head: Callable[[int], nets.Head]  # which shares nothing
     prior: Callable[[int, float], nets.Net]  # outputs, scale
-    per_visit: bool  # plain descent at a rate per visit; else rows are moved so, and all else by Adam
+    per_visit: (
+        bool  # plain descent at a rate per visit; else rows are moved so, and all else by Adam
+    )
     is_table: bool = False  # every observation has rows of its own
 
 
@@ -115,7 +145,9 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
             return per_visit_networks(settings, observations)
         case Discrete(n):
             if torso is not None:
-                raise config.SettingsError("a torso of your own needs observations that are arrays; these are integers, and have tables")
+                raise config.SettingsError(
+                    "a torso of your own needs observations that are arrays; these are integers, and have tables"
+                )
             rows_torso = nets.row_torso(n, hidden, row_scale=n**-0.5)
             head = lambda gain: lambda outputs: nets.row_head(n, rows_torso.width, outputs, gain)
             table = lambda outputs: nets.table_head(n, outputs)
@@ -125,7 +157,9 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
         case Box(shape):
             make = nets.convolutional if len(shape) == 3 else nets.mlp
             if isinstance(torso, config.NotStored):
-                raise config.SettingsError("the torso of this run is known to Python only: go on with it from there")
+                raise config.SettingsError(
+                    "the torso of this run is known to Python only: go on with it from there"
+                )
             net = make(shape, hidden) if torso is None else nets.flax_net(torso, shape)
             own = nets.dense_torso(net, shape)
             return Networks(
@@ -142,7 +176,9 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
 def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
     """A network for each head that learns at a rate per visit, and a random network as the prior."""
     network = lambda hidden, *init_scale: (
-        lambda outputs: nets.mirrored_mlp(observations, hidden, outputs, settings.upper_percent / 100, *init_scale)
+        lambda outputs: nets.mirrored_mlp(
+            observations, hidden, outputs, settings.upper_percent / 100, *init_scale
+        )
     )
     policy, value = network(settings.hidden, LOGIT_SCALE), network(settings.hidden)
     wide = network(settings.estimator_hidden)
@@ -150,13 +186,22 @@ def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Net
     return Networks(nets.no_torso(), policy, value, wide, wide, prior, per_visit=True)
 
 
-def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Normalise = config.NO_NORMALISATION) -> Parts:
+def make_parts(
+    settings: config.ActorCritic,
+    env: Env | HostEnv | Spec,
+    seen: config.Normalise = config.NO_NORMALISATION,
+) -> Parts:
     """The networks, the estimator and the attitude to risk that some settings describe."""
     networks, action_dist = make_networks(settings, env.observations), make_action_dist(env.actions)
-    refused = {"--critic all-actions": settings.critic == "all-actions", "--max-logit-gap": settings.max_logit_gap is not None}
+    refused = {
+        "--critic all-actions": settings.critic == "all-actions",
+        "--max-logit-gap": settings.max_logit_gap is not None,
+    }
     for option, is_set in refused.items():
         if is_set and isinstance(env.actions, Box):
-            raise config.SettingsError(f"{option} needs actions that can be counted; those of {env.name} are continuous")
+            raise config.SettingsError(
+                f"{option} needs actions that can be counted; those of {env.name} are continuous"
+            )
     critic = critics.CRITICS[settings.critic]
     return Parts(
         torso=networks.torso,
@@ -174,20 +219,32 @@ def make_parts(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: co
 
 def make_bound(limit: int | None) -> Callable[[Array], Array]:
     """How far logits may differ."""
-    return (lambda logits: logits) if limit is None else (lambda logits: nets.limit_logit_gap(logits, limit))
+    return (
+        (lambda logits: logits)
+        if limit is None
+        else (lambda logits: nets.limit_logit_gap(logits, limit))
+    )
 
 
-def make_normaliser(settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Normalise) -> Normaliser:
+def make_normaliser(
+    settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Normalise
+) -> Normaliser:
     """How the learner sees an environment."""
     is_bytes = isinstance(env.observations, Box) and env.observations.is_bytes
-    credits_ends = isinstance(settings, config.ActorCritic) and settings.credit_early_ends  # which takes the lengths of episodes
+    credits_ends = (
+        isinstance(settings, config.ActorCritic) and settings.credit_early_ends
+    )  # which takes the lengths of episodes
     if seen == config.NO_NORMALISATION and not is_bytes and not credits_ends:
         return normalise.identity()
-    return normalise.running(env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards)
+    return normalise.running(
+        env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards
+    )
 
 
 def make_agent(
-    settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Normalise = config.NO_NORMALISATION
+    settings: config.ActorCritic | config.BootDQN,
+    env: Env | HostEnv | Spec,
+    seen: config.Normalise = config.NO_NORMALISATION,
 ) -> Agent:
     """The agent that some settings describe, for an environment."""
     match settings:
@@ -201,7 +258,13 @@ def make_buffer(settings: config.ActorCritic | config.BootDQN, envs: int = 1) ->
     """What that agent learns from; Bootstrapped DQN has a replay of its own."""
     match settings:
         case config.ActorCritic(buffer=config.Replay() as kept):
-            return replay.prioritised(kept.capacity, kept.batch, kept.updates, kept.offline_fraction, kept.priority_exponent)
+            return replay.prioritised(
+                kept.capacity,
+                kept.batch,
+                kept.updates,
+                kept.offline_fraction,
+                kept.priority_exponent,
+            )
         case config.ActorCritic(buffer=config.OnPolicy(passes, minibatch)):
             return replay.on_policy(passes, envs, minibatch)
         case _:
@@ -231,7 +294,11 @@ def make_boot_dqn(
     return boot_dqn(settings, Members(net, first, adam, normaliser, env.observations))
 
 
-def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, seen: config.Normalise = config.NO_NORMALISATION) -> Agent:
+def make_actor_critic(
+    settings: config.ActorCritic,
+    env: Env | HostEnv | Spec,
+    seen: config.Normalise = config.NO_NORMALISATION,
+) -> Agent:
     """The actor-critic with the attitude to risk that some settings describe."""
     match settings.risk:
         case config.Seeking(tau0, tau_rate, tau_min, learn_tau=True):
@@ -241,35 +308,61 @@ def make_actor_critic(settings: config.ActorCritic, env: Env | HostEnv | Spec, s
         case _:  # nothing depends on tau
             tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
     parts = make_parts(settings, env, seen)
-    return actor_critic(settings, parts, make_optimisers(settings, parts, tau_rate, tau_min, env.envs), tau0)
+    return actor_critic(
+        settings, parts, make_optimisers(settings, parts, tau_rate, tau_min, env.envs), tau0
+    )
 
 
 def make_optimisers(
-    settings: config.ActorCritic, parts: Parts, tau_rate: float | Array, tau_min: float | Array = 0.0, envs: int = 1
+    settings: config.ActorCritic,
+    parts: Parts,
+    tau_rate: float | Array,
+    tau_min: float | Array = 0.0,
+    envs: int = 1,
 ) -> Optimisers:
     """Descent at a rate per visit for networks that are made for it and for what is a state's own; Adam for everything else."""
-    rates = {"policy": settings.policy_rate, "value": settings.value_rate, "uncertainty": estimator_rate(settings.uncertainty)}
+    rates = {
+        "policy": settings.policy_rate,
+        "value": settings.value_rate,
+        "uncertainty": estimator_rate(settings.uncertainty),
+    }
     widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
     steps = batch_size(settings, envs) * settings.rollout  # that a loss is a mean over
     tau, adam = optax.adam(tau_rate), optax.adam(settings.learning_rate, settings.b1, settings.b2)
     if parts.per_visit:
         per_step = {name: rate * steps for name, rate in rates.items()}
         rules: dict[str, Any] = {"torso": {}} | {
-            name: dict.fromkeys(widths[name], rows.row_descent(rate)) for name, rate in per_step.items()
+            name: dict.fromkeys(widths[name], rows.row_descent(rate))
+            for name, rate in per_step.items()
         }
         others: tuple[str, ...] = ()
-        if isinstance(settings.uncertainty, config.CustomEstimator):  # whose networks know of no rate
+        if isinstance(
+            settings.uncertainty, config.CustomEstimator
+        ):  # whose networks know of no rate
             others = ("uncertainty",)
-            rules["uncertainty"] = dict.fromkeys(widths["uncertainty"], rows.row_adam(settings.learning_rate, settings.b1, settings.b2))
+            rules["uncertainty"] = dict.fromkeys(
+                widths["uncertainty"],
+                rows.row_adam(settings.learning_rate, settings.b1, settings.b2),
+            )
         store = rows.store(rules, widths) if parts.policy.rows else rows.nothing(widths)
-        damping = lambda obs: {name: visit_damping(repeats(obs), rate) for name, rate in rates.items()}
-        slow = {name: 1 / jnp.maximum(1.0, rate * settings.upper_percent / 100 * RELU_CORRELATION) for name, rate in per_step.items()}
-        return Optimisers(per_visit_descent(per_step, slow, others, adam), tau, tau_min, store, damping)
+        damping = lambda obs: {
+            name: visit_damping(repeats(obs), rate) for name, rate in rates.items()
+        }
+        slow = {
+            name: 1 / jnp.maximum(1.0, rate * settings.upper_percent / 100 * RELU_CORRELATION)
+            for name, rate in per_step.items()
+        }
+        return Optimisers(
+            per_visit_descent(per_step, slow, others, adam), tau, tau_min, store, damping
+        )
     dense = optax.flatten(adam)
     undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
     if not parts.torso.rows:
         return Optimisers(dense, tau, tau_min, rows.nothing(widths), undamped)
-    rules = {name: dict.fromkeys(widths[name], rows.per_visit(rate, steps)) for name, rate in rates.items()}
+    rules = {
+        name: dict.fromkeys(widths[name], rows.per_visit(rate, steps))
+        for name, rate in rates.items()
+    }
     rules["torso"] = {"first": rows.row_adam(settings.learning_rate, settings.b1, settings.b2)}
     return Optimisers(dense, tau, tau_min, rows.store(rules, widths), undamped)
 
@@ -292,7 +385,10 @@ def batch_size(settings: config.ActorCritic, envs: int) -> int:
 
 
 def per_visit_descent(
-    rates: dict[str, Any], upper: dict[str, Any], others: tuple[str, ...], other: optax.GradientTransformation
+    rates: dict[str, Any],
+    upper: dict[str, Any],
+    others: tuple[str, ...],
+    other: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
     """Plain gradient descent, every head at its own rate, times a factor above the first layer; `others` are moved by another optimiser."""
 
@@ -300,12 +396,18 @@ def per_visit_descent(
         def moved(name: str, path: Any, g: Array) -> Array:
             return -rates[name] * g if path[0].key == "first" else -rates[name] * upper[name] * g
 
-        own = {name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name]) for name in rates if name not in others}
+        own = {
+            name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name])
+            for name in rates
+            if name not in others
+        }
         steps = {name: other.update(gradient[name], state[name]) for name in others}
         moves = {name: move for name, (move, _) in steps.items()}
         return gradient | own | moves, {name: new for name, (_, new) in steps.items()}
 
-    return optax.GradientTransformation(lambda params: {name: other.init(params[name]) for name in others}, step)
+    return optax.GradientTransformation(
+        lambda params: {name: other.init(params[name]) for name in others}, step
+    )
 
 
 def repeats(obs: Array) -> Array:

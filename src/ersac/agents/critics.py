@@ -30,7 +30,9 @@ class CriticInputs(NamedTuple):
 
     t: Trajectory
     logits: Array  # [T+1, A]  what the policy's head says
-    log_pi: Array  # [T+1, A]  of every action; of continuous ones, which cannot be counted, 0 [T+1, 1]
+    log_pi: (
+        Array  # [T+1, A]  of every action; of continuous ones, which cannot be counted, 0 [T+1, 1]
+    )
     log_pi_a: Array  # [T]     of the action taken
     entropy: Array  # [T+1]
     predicted: Array  # [T+1, n]    what the critic's head says
@@ -48,7 +50,9 @@ class Estimates(NamedTuple):
     payoff: Array  # the policy ascends it, tau descends it
     predicted: Array  # what the critic said
     error: Array  # its target less what it said, no gradient
-    advantage_scale: Array  # []   the scale of advantages that the payoff is divided by, no gradient
+    advantage_scale: (
+        Array  # []   the scale of advantages that the payoff is divided by, no gradient
+    )
     square: Array  # []   the mean square of the batch's advantages, no gradient; 0 where it is not asked for
 
 
@@ -62,8 +66,12 @@ class Critic(NamedTuple):
 def estimate_sampled(settings: ActorCritic, v: CriticInputs) -> Estimates:
     """K of the action taken, by V-trace from J; the policy climbs the payoff itself [a-kac], with the sign of e-pol-grad."""
     j = v.predicted[:, 0]  # [T+1]   J(s)
-    entropy_bonus = stop_gradient(-v.weight * v.log_pi_a)  # sampled, as L_value in [a-kac] has it; its mean is weight * H
-    advantage, error, advantage_scale, square = advantages(settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus)
+    entropy_bonus = stop_gradient(
+        -v.weight * v.log_pi_a
+    )  # sampled, as L_value in [a-kac] has it; its mean is weight * H
+    advantage, error, advantage_scale, square = advantages(
+        settings, v, stop_gradient(j), stop_gradient(v.bonus), entropy_bonus
+    )
     payoff = v.rho * game.payoff(v.log_pi_a, advantage, v.bonus, v.weight, v.entropy[:-1])
     return Estimates(payoff, j[:-1], error, advantage_scale, square)
 
@@ -79,28 +87,50 @@ def estimate_expected(settings: ActorCritic, v: CriticInputs) -> Estimates:
     own = stop_gradient(bonus), stop_gradient(entropy_bonus)
     j = stop_gradient(v.predicted[:, 0]) + sum(own)
     advantage, error, advantage_scale, square = advantages(settings, v, j, own[0][:-1], own[1][:-1])
-    above = clip_advantages(settings, stop_gradient(v.bonuses - bonus[:, None]), advantage_scale)  # [T+1, A]
-    steered = jnp.sum((jnp.exp(v.log_pi) - pi) * above, axis=-1)  # nothing in value, the policy's direction in gradient
+    above = clip_advantages(
+        settings, stop_gradient(v.bonuses - bonus[:, None]), advantage_scale
+    )  # [T+1, A]
+    steered = jnp.sum(
+        (jnp.exp(v.log_pi) - pi) * above, axis=-1
+    )  # nothing in value, the policy's direction in gradient
     payoff = game.payoff(v.log_pi_a, advantage, (bonus + steered)[:-1], v.weight, v.entropy[:-1])
     return Estimates(v.rho * payoff, v.predicted[:-1, 0], error, advantage_scale, square)
 
 
-def advantages(settings: ActorCritic, v: CriticInputs, j: Array, bonus: Array, entropy_bonus: Array) -> tuple[Array, Array, Array, Array]:
+def advantages(
+    settings: ActorCritic, v: CriticInputs, j: Array, bonus: Array, entropy_bonus: Array
+) -> tuple[Array, Array, Array, Array]:
     """K less J of the steps [T], clipped; the critic's errors [T]; the scale [] and the mean square [] of the former. No gradient."""
     r_tau = game.optimistic_reward(rewards(settings, v), bonus)
-    target = returns.targets(j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam)
+    target = returns.targets(
+        j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam
+    )
     advantage, advantage_scale = target.action_value - j[:-1], stop_gradient(v.weight)
     if not settings.normalise_advantages:
-        return clip_advantages(settings, advantage, advantage_scale), target.error, advantage_scale, jnp.zeros_like(advantage_scale)
+        return (
+            clip_advantages(settings, advantage, advantage_scale),
+            target.error,
+            advantage_scale,
+            jnp.zeros_like(advantage_scale),
+        )
     square = mean_of_batch(jnp.square(advantage), v.t.mask)
     spread = settings.spread_share * jnp.sqrt(jnp.maximum(square, v.advantage_square))
     advantage_scale = jnp.maximum(advantage_scale, spread)
-    return clip_advantages(settings, advantage, advantage_scale), target.error, advantage_scale, square
+    return (
+        clip_advantages(settings, advantage, advantage_scale),
+        target.error,
+        advantage_scale,
+        square,
+    )
 
 
 def clip_advantages(settings: ActorCritic, advantage: Array, advantage_scale: Array) -> Array:
     """Advantages, as far as they count."""
-    return jnp.clip(advantage, -settings.advantage_limit * advantage_scale, settings.advantage_limit * advantage_scale)
+    return jnp.clip(
+        advantage,
+        -settings.advantage_limit * advantage_scale,
+        settings.advantage_limit * advantage_scale,
+    )
 
 
 def rewards(settings: ActorCritic, v: CriticInputs) -> Array:
@@ -128,12 +158,24 @@ def estimate_all_actions(settings: ActorCritic, v: CriticInputs) -> Estimates:
     bonus = jnp.sum(pi * v.bonuses, axis=-1)[:-1]  # [T]   the mean over actions
     reward = rewards(settings, v)
     predicted = take_action(v.predicted[:-1], v.t.action)  # [T]
-    error = returns.retrace_errors(stop_gradient(predicted), j, reward, settings.gamma * v.t.discount, v.rho, settings.lam)
-    climb = natural_gradient(k, v.log_pi, stop_gradient(v.weight), settings.advantage_limit)  # [T+1, A]
-    steered = jnp.sum((v.logits - stop_gradient(v.logits)) * climb, axis=-1)  # nothing in value, the policy's direction in gradient
+    error = returns.retrace_errors(
+        stop_gradient(predicted), j, reward, settings.gamma * v.t.discount, v.rho, settings.lam
+    )
+    climb = natural_gradient(
+        k, v.log_pi, stop_gradient(v.weight), settings.advantage_limit
+    )  # [T+1, A]
+    steered = jnp.sum(
+        (v.logits - stop_gradient(v.logits)) * climb, axis=-1
+    )  # nothing in value, the policy's direction in gradient
     payoff = v.rho * (bonus + v.weight * entropy[:-1])  # the mean over actions of game.payoff
     advantage_scale = stop_gradient(v.weight)
-    return Estimates(payoff + advantage_scale * steered[:-1], predicted, error, advantage_scale, jnp.zeros_like(advantage_scale))
+    return Estimates(
+        payoff + advantage_scale * steered[:-1],
+        predicted,
+        error,
+        advantage_scale,
+        jnp.zeros_like(advantage_scale),
+    )
 
 
 def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Array) -> Array:
@@ -142,7 +184,9 @@ def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Arra
     It vanishes at the Boltzmann policy [e-kpi], and is as long where an action is all but given up: the plain gradient is not, which
     shrinks with the probability. An action's K counts down to `limit` weights below the best.
     """
-    solution = jax.nn.log_softmax(jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit))
+    solution = jax.nn.log_softmax(
+        jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
+    )
     climb = solution - log_pi
     return stop_gradient(climb - jnp.mean(climb, axis=-1, keepdims=True))
 
@@ -150,4 +194,8 @@ def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Arra
 SAMPLED = Critic(lambda n_actions: 1, estimate_sampled)
 EXPECTED_BONUS = Critic(lambda n_actions: 1, estimate_expected)
 ALL_ACTIONS = Critic(lambda n_actions: n_actions, estimate_all_actions)
-CRITICS = {"sampled": SAMPLED, "expected-bonus": EXPECTED_BONUS, "all-actions": ALL_ACTIONS}  # by the value of --critic
+CRITICS = {
+    "sampled": SAMPLED,
+    "expected-bonus": EXPECTED_BONUS,
+    "all-actions": ALL_ACTIONS,
+}  # by the value of --critic

@@ -9,7 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from ersac import config
-from ersac.config import ActorCritic, BootDQN, Ensemble, Neutral, OnPolicy, Optimist, Posterior, Replay, Rnd, Seeking
+from ersac.config import (
+    ActorCritic,
+    BootDQN,
+    Ensemble,
+    Neutral,
+    OnPolicy,
+    Optimist,
+    Posterior,
+    Replay,
+    Rnd,
+    Seeking,
+)
 
 DEEP_SEA = config.DeepSea()
 
@@ -53,7 +64,9 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
     "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, buffer=Replay(updates=6)),
-    "vanilla-replay": dataclasses.replace(NETWORK, risk=Neutral(alpha=0.02), buffer=Replay(), critic="sampled"),
+    "vanilla-replay": dataclasses.replace(
+        NETWORK, risk=Neutral(alpha=0.02), buffer=Replay(), critic="sampled"
+    ),
     "boot-dqn": BootDQN(),
     "boot-dqn-large": BootDQN(replay=1_000_000, gamma=0.999),
 }
@@ -75,13 +88,19 @@ TABLE_REPLAY = ActorCritic(
 TABLE_PRESETS: dict[str, ActorCritic] = {
     # Where the bonus of every action is known, sigma may fall faster, the policy follow more slowly, and what is far away count for more.
     "ersac": ActorCritic(
-        risk=Seeking(tau_min=3e-4), uncertainty=Ensemble(reward_rate=0.3), critic="expected-bonus", policy_rate=0.03, advantage_limit=30.0
+        risk=Seeking(tau_min=3e-4),
+        uncertainty=Ensemble(reward_rate=0.3),
+        critic="expected-bonus",
+        policy_rate=0.03,
+        advantage_limit=30.0,
     ),
     "ersac-sampled": ActorCritic(risk=Seeking()),
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),
     "ersac-replay": TABLE_REPLAY,
-    "ersac-replay-max": dataclasses.replace(TABLE_REPLAY, uncertainty=Posterior(), buffer=Replay(updates=4)),
+    "ersac-replay-max": dataclasses.replace(
+        TABLE_REPLAY, uncertainty=Posterior(), buffer=Replay(updates=4)
+    ),
     "vanilla-replay": ActorCritic(risk=Neutral(alpha=0.02), uncertainty=AUXILIARY, buffer=Replay()),
 }
 
@@ -92,13 +111,18 @@ SIDE_BY_SIDE: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9}
 
 
 def preset(
-    agent: str, uncertainty: str | Callable[..., Any] | None = None, network: str | None = None, env: config.Environment = DEEP_SEA
+    agent: str,
+    uncertainty: str | Callable[..., Any] | None = None,
+    network: str | None = None,
+    env: config.Environment = DEEP_SEA,
 ) -> ActorCritic | BootDQN:
     """A named agent, with another source of sigma or another network if one is named, for as many environments side by side."""
     presets: dict[str, Any] = {"mlp": PRESETS, "table": TABLE_PRESETS}
     if network is not None and not isinstance(config.pick("agent", agent, PRESETS), ActorCritic):
         raise unknown_option(agent, "--network")
-    learner = config.pick("agent", agent, config.pick("network", "mlp" if network is None else network, presets))
+    learner = config.pick(
+        "agent", agent, config.pick("network", "mlp" if network is None else network, presets)
+    )
     if isinstance(learner, ActorCritic) and env.envs > 1:
         learner = side_by_side(learner)
     if uncertainty is None:
@@ -109,7 +133,11 @@ def preset(
         name = getattr(uncertainty, "__qualname__", type(uncertainty).__qualname__)
         return dataclasses.replace(learner, uncertainty=config.CustomEstimator(name, uncertainty))
     kind = config.pick("uncertainty", uncertainty, config.UNCERTAINTIES)
-    return learner if isinstance(learner.uncertainty, kind) else dataclasses.replace(learner, uncertainty=kind())
+    return (
+        learner
+        if isinstance(learner.uncertainty, kind)
+        else dataclasses.replace(learner, uncertainty=kind())
+    )
 
 
 def side_by_side(learner: ActorCritic) -> ActorCritic:
@@ -123,4 +151,6 @@ def side_by_side(learner: ActorCritic) -> ActorCritic:
 def unknown_option(agent: str, name: str) -> config.SettingsError:
     """What is said of an option that an agent has not, with the nearest that it has."""
     options = [config.option(path[-1], hint) for path, hint, _ in config.leaves(PRESETS[agent])]
-    return config.SettingsError(f"unknown option {name} of agent {agent}{config.nearest(name, options)}")
+    return config.SettingsError(
+        f"unknown option {name} of agent {agent}{config.nearest(name, options)}"
+    )

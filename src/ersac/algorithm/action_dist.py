@@ -18,7 +18,9 @@ from ersac.types import Array, Key
 
 CELLS = 16  # that a continuous entropy counts an entry's range in: it is positive while a policy covers more than a cell
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 1.0
-NODES = np.linspace(-4.5, 4.5, 25)  # of a mean under a normal distribution: Gauss's nodes take the bend of log tanh' far less well
+NODES = np.linspace(
+    -4.5, 4.5, 25
+)  # of a mean under a normal distribution: Gauss's nodes take the bend of log tanh' far less well
 WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
 
@@ -30,10 +32,14 @@ class ActionDist(NamedTuple):
     draw: Callable[[Array, Array], Array]  # told, one step's chance -> action
     mode: Callable[[Array], Array]  # told -> the likeliest action
     log_prob: Callable[[Array, Array], Array]  # told, action -> [...]
-    log_pi: Callable[[Array], Array]  # told -> log-probabilities of all that can be counted [..., n_actions]
+    log_pi: Callable[
+        [Array], Array
+    ]  # told -> log-probabilities of all that can be counted [..., n_actions]
     entropy: Callable[[Array], Array]  # told -> [...]   in nats
     to_env: Callable[[Array], Array]  # action -> what the environment takes
-    action_index: Callable[[Array], Array]  # action -> which of `n_actions` it is, for whoever keeps something of each
+    action_index: Callable[
+        [Array], Array
+    ]  # action -> which of `n_actions` it is, for whoever keeps something of each
     n_actions: int
 
 
@@ -72,7 +78,10 @@ def tanh_normal(box: Box) -> ActionDist:
     """
     size = box.size
     low, high = (np.asarray(bound, np.float32) for bound in (box.low, box.high))
-    parts = lambda dist_params: (dist_params[..., :size], jnp.clip(dist_params[..., size:], LEAST_LOG_STD, MOST_LOG_STD))
+    parts = lambda dist_params: (
+        dist_params[..., :size],
+        jnp.clip(dist_params[..., size:], LEAST_LOG_STD, MOST_LOG_STD),
+    )
     log_slope = lambda drawn: 2 * (math.log(2) - drawn - jax.nn.softplus(-2 * drawn))  # of tanh
 
     def draw(dist_params: Array, normal: Array) -> Array:
@@ -90,9 +99,13 @@ def tanh_normal(box: Box) -> ActionDist:
         """Minus the mean of `log_prob`, by quadrature."""
         mean, log_std = parts(dist_params)
         nodes = jnp.asarray(NODES, dist_params.dtype).reshape(-1, *[1] * mean.ndim)
-        drawn = mean[None] + jnp.exp(log_std)[None] * jnp.broadcast_to(nodes, (len(NODES), *mean.shape))
+        drawn = mean[None] + jnp.exp(log_std)[None] * jnp.broadcast_to(
+            nodes, (len(NODES), *mean.shape)
+        )
         slope = jnp.tensordot(jnp.asarray(WEIGHTS, dist_params.dtype), log_slope(drawn), axes=1)
-        return jnp.sum(0.5 * math.log(2 * math.pi * math.e) + log_std + slope + math.log(CELLS / 2), axis=-1)
+        return jnp.sum(
+            0.5 * math.log(2 * math.pi * math.e) + log_std + slope + math.log(CELLS / 2), axis=-1
+        )
 
     def to_env(drawn: Array) -> Array:
         across = lambda bound: jnp.broadcast_to(bound, drawn.shape)

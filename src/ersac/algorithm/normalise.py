@@ -28,7 +28,9 @@ class Normaliser(NamedTuple):
     obs: Callable[[Tree, Array], Array]  # what the networks see
     reward: Callable[[Tree, Array], Array]
     observe: Callable[[Tree, Trajectory], Tree]  # new rollouts [N, T] -> memory
-    forgone: Callable[[Tree], Array]  # memory -> discounted steps that an episode forgoes, on average, by terminating early
+    forgone: Callable[
+        [Tree], Array
+    ]  # memory -> discounted steps that an episode forgoes, on average, by terminating early
 
 
 def identity() -> Normaliser:
@@ -62,7 +64,9 @@ class RunningStats(NamedTuple):
     mean_length: Tree  # []  their mean length in steps
 
 
-def running(observations: Space, envs: int, gamma: float | Array, normalise: bool, scale: bool) -> Normaliser:
+def running(
+    observations: Space, envs: int, gamma: float | Array, normalise: bool, scale: bool
+) -> Normaliser:
     """Vectors normalised to a root mean square of 1; bytes over 255; rewards over the largest discounted return, where that is above 1.
 
     An entry is centred and measured in units of half of its range: in those of its standard deviation an entry that is rarely 1 would be
@@ -117,7 +121,9 @@ def running(observations: Space, envs: int, gamma: float | Array, normalise: boo
             return jnp.where(discount == 0, 0.0, running), running
 
         running, returns = jax.lax.scan(step, stats.running, (t.reward.T, t.discount.T))
-        return stats._replace(running=running, largest=jnp.maximum(stats.largest, jnp.max(jnp.abs(returns))))
+        return stats._replace(
+            running=running, largest=jnp.maximum(stats.largest, jnp.max(jnp.abs(returns)))
+        )
 
     def forgone(stats: RunningStats) -> Array:
         steps = jnp.where(stats.terminated > 0, stats.longest - stats.mean_length, 0.0)
@@ -142,7 +148,9 @@ def _units(stats: RunningStats) -> tuple[Array, Array]:
     mean_unit = jnp.sum(jnp.where(varied, unit, 0.0)) / jnp.maximum(1, jnp.sum(varied))
     unit = jnp.where(varied, unit, jnp.where(mean_unit > 0, mean_unit, 1.0))
     mean_square = jnp.mean(jnp.where(varied, stats.variance, 0.0) / jnp.square(unit))
-    return unit, jnp.where(mean_square > 0, jax.lax.rsqrt(jnp.where(mean_square > 0, mean_square, 1.0)), 1.0)
+    return unit, jnp.where(
+        mean_square > 0, jax.lax.rsqrt(jnp.where(mean_square > 0, mean_square, 1.0)), 1.0
+    )
 
 
 def _with_moments(stats: RunningStats, obs: Array, mask: Array) -> RunningStats:
@@ -154,12 +162,23 @@ def _with_moments(stats: RunningStats, obs: Array, mask: Array) -> RunningStats:
     variance = jnp.sum(weights * jnp.square(obs - mean[None]), axis=0)
     share = new / jnp.maximum(stats.steps + new, 1.0)
     shift = mean - stats.mean
-    together = (1 - share) * stats.variance + share * variance + share * (1 - share) * jnp.square(shift)
+    together = (
+        (1 - share) * stats.variance + share * variance + share * (1 - share) * jnp.square(shift)
+    )
     real = jnp.broadcast_to(over_steps(mask) > 0, obs.shape)
     known = stats.steps > 0
-    low, high = jnp.min(jnp.where(real, obs, jnp.inf), axis=0), jnp.max(jnp.where(real, obs, -jnp.inf), axis=0)
-    low, high = jnp.where(known, jnp.minimum(stats.low, low), low), jnp.where(known, jnp.maximum(stats.high, high), high)
-    bounds = {"low": jnp.where(known | (new > 0), low, 0.0), "high": jnp.where(known | (new > 0), high, 0.0)}
+    low, high = (
+        jnp.min(jnp.where(real, obs, jnp.inf), axis=0),
+        jnp.max(jnp.where(real, obs, -jnp.inf), axis=0),
+    )
+    low, high = (
+        jnp.where(known, jnp.minimum(stats.low, low), low),
+        jnp.where(known, jnp.maximum(stats.high, high), high),
+    )
+    bounds = {
+        "low": jnp.where(known | (new > 0), low, 0.0),
+        "high": jnp.where(known | (new > 0), high, 0.0),
+    }
     steps = jnp.minimum(stats.steps + new, LONGEST)
     return stats._replace(steps=steps, mean=stats.mean + share * shift, variance=together, **bounds)
 
@@ -175,7 +194,9 @@ def _with_lengths(stats: RunningStats, t: Trajectory) -> RunningStats:
     age, ages = jax.lax.scan(step, stats.age, (t.discount.T, t.mask.T))
     ends = jnp.where(t.discount.T == 0, t.mask.T, 0.0)
     terminated = stats.terminated + jnp.sum(ends)
-    error = jnp.sum(ends * (ages - stats.mean_length))  # none where all are of one length, to the last bit
+    error = jnp.sum(
+        ends * (ages - stats.mean_length)
+    )  # none where all are of one length, to the last bit
     return stats._replace(
         age=age,
         longest=jnp.maximum(stats.longest, jnp.max(ages)),

@@ -23,8 +23,12 @@ class Buffer(NamedTuple):
     updates: int  # batches after each push
     init: Callable[[Trajectory], Tree]  # an example of one rollout -> a state that holds nothing
     push: Callable[[Tree, Trajectory], Tree]  # state, rollouts [N, ...]
-    draw: Callable[[Tree, Trajectory, Array, Key], tuple[Trajectory, Array]]  # state, newest [N], update, key -> (batch [B], slots [B])
-    set_priorities: Callable[[Tree, Array, Array], Tree]  # state, slots [B], priorities [B] -> state
+    draw: Callable[
+        [Tree, Trajectory, Array, Key], tuple[Trajectory, Array]
+    ]  # state, newest [N], update, key -> (batch [B], slots [B])
+    set_priorities: Callable[
+        [Tree, Array, Array], Tree
+    ]  # state, slots [B], priorities [B] -> state
 
 
 def on_policy(passes: int = 1, envs: int = 1, minibatch: int | None = None) -> Buffer:
@@ -32,9 +36,13 @@ def on_policy(passes: int = 1, envs: int = 1, minibatch: int | None = None) -> B
     parts = -(-envs // (minibatch or envs))  # that the rollouts are dealt out to
     size = -(-envs // parts)
 
-    def draw(buffer_state: Tree, newest: Trajectory, update: Array, key: Key) -> tuple[Trajectory, Array]:
+    def draw(
+        buffer_state: Tree, newest: Trajectory, update: Array, key: Key
+    ) -> tuple[Trajectory, Array]:
         slots = (update + parts * jnp.arange(size)) % envs
-        return (newest, slots) if size == envs else (jax.tree.map(lambda x: x[slots], newest), slots)
+        return (
+            (newest, slots) if size == envs else (jax.tree.map(lambda x: x[slots], newest), slots)
+        )
 
     return Buffer(
         passes * parts,
@@ -53,7 +61,13 @@ class RingState(NamedTuple):
     pushed: Array  # [] int32
 
 
-def prioritised(capacity: int, batch: int, updates: int, offline_fraction: float | Array, exponent: float | Array) -> Buffer:
+def prioritised(
+    capacity: int,
+    batch: int,
+    updates: int,
+    offline_fraction: float | Array,
+    exponent: float | Array,
+) -> Buffer:
     """A ring of whole rollouts, drawn in proportion to priority^exponent (Schaul et al. 2015) beside the newest ones."""
 
     def init(example: Trajectory) -> RingState:
@@ -65,16 +79,28 @@ def prioritised(capacity: int, batch: int, updates: int, offline_fraction: float
         n = len(newest.reward)
         slots = (ring.pushed + jnp.arange(n)) % capacity
         greatest = jnp.where(ring.pushed == 0, 1.0, jnp.max(ring.priority))
-        kept = jax.tree.map(lambda all_slots, some: all_slots.at[slots].set(some), ring.rollouts, newest)
+        kept = jax.tree.map(
+            lambda all_slots, some: all_slots.at[slots].set(some), ring.rollouts, newest
+        )
         return RingState(kept, ring.priority.at[slots].set(greatest), ring.pushed + n)
 
-    def draw(ring: RingState, newest: Trajectory, update: Array, key: Key) -> tuple[Trajectory, Array]:
-        relative = ring.priority / jnp.max(ring.priority)  # whose powers neither overflow nor all vanish
+    def draw(
+        ring: RingState, newest: Trajectory, update: Array, key: Key
+    ) -> tuple[Trajectory, Array]:
+        relative = ring.priority / jnp.max(
+            ring.priority
+        )  # whose powers neither overflow nor all vanish
         weights = jnp.where(ring.priority > 0, relative**exponent, 0.0)
         number = update * batch + jnp.arange(batch)
-        turn = newest_before(offline_fraction, number) % len(newest.reward)  # each of the newest in its turn
-        drawn = jnp.minimum(sample_slots(weights, key, batch), ring.pushed - 1)  # rounding may let a running sum grow where nothing is kept
-        slots = jnp.where(is_newest(offline_fraction, number), (ring.pushed - 1 - turn) % capacity, drawn)
+        turn = newest_before(offline_fraction, number) % len(
+            newest.reward
+        )  # each of the newest in its turn
+        drawn = jnp.minimum(
+            sample_slots(weights, key, batch), ring.pushed - 1
+        )  # rounding may let a running sum grow where nothing is kept
+        slots = jnp.where(
+            is_newest(offline_fraction, number), (ring.pushed - 1 - turn) % capacity, drawn
+        )
         return jax.tree.map(lambda x: x[slots], ring.rollouts), slots
 
     def set_priorities(ring: RingState, slots: Array, priority: Array) -> RingState:

@@ -15,7 +15,9 @@ class Targets(NamedTuple):
     action_value: Array  # [T]  K(s_t, a_t), bootstrapped with the same lambda as the value targets
 
 
-def vtrace_errors(value: Array, reward: Array, discount: Array, rho: Array, lam: float | Array) -> Array:
+def vtrace_errors(
+    value: Array, reward: Array, discount: Array, rho: Array, lam: float | Array
+) -> Array:
     """V-trace errors `v_t - V(x_t)` of one trajectory (Espeholt et al. 2018, eq. 1, both clips at one).
 
     value: [T+1]; reward, discount (gamma included), rho (already clipped at one): [T]. A masked step has rho = 0.
@@ -23,7 +25,9 @@ def vtrace_errors(value: Array, reward: Array, discount: Array, rho: Array, lam:
     return _discounted(rho * (reward + discount * value[1:] - value[:-1]), lam * discount * rho)
 
 
-def retrace_errors(predicted: Array, j: Array, reward: Array, discount: Array, rho: Array, lam: float | Array) -> Array:
+def retrace_errors(
+    predicted: Array, j: Array, reward: Array, discount: Array, rho: Array, lam: float | Array
+) -> Array:
     """Retrace errors of the values [T] told of the actions taken (Munos et al. 2016): what follows an action is corrected, not the action.
 
     j: [T+1], the values of the states under the policy; reward, discount (gamma included), rho (already clipped at one): [T].
@@ -44,7 +48,14 @@ def _discounted(delta: Array, decay: Array) -> Array:
     return jax.lax.scan(back, jnp.zeros_like(delta[0]), (delta, decay), reverse=True)[1]
 
 
-def targets(value: Array, reward: Array, entropy_bonus: Array, discount: Array, rho: Array, lam: float | Array) -> Targets:
+def targets(
+    value: Array,
+    reward: Array,
+    entropy_bonus: Array,
+    discount: Array,
+    rho: Array,
+    lam: float | Array,
+) -> Targets:
     """Targets for J and K [e-kpi]: `J = E K + weight H`, so each later step's entropy is in them and K's own is not."""
     error = vtrace_errors(value, reward + entropy_bonus, discount, rho, lam)
     target = value[:-1] + error  # [T]

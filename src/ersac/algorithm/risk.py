@@ -28,12 +28,16 @@ class Risk(NamedTuple):
 
 def neutral(alpha: float) -> Risk:
     """Vanilla actor-critic: no bonus, a fixed entropy weight."""
-    return Risk(lambda sigma2, tau: jnp.zeros_like(sigma2), lambda tau: jnp.asarray(alpha, tau.dtype))
+    return Risk(
+        lambda sigma2, tau: jnp.zeros_like(sigma2), lambda tau: jnp.asarray(alpha, tau.dtype)
+    )
 
 
 def optimist(mu: float, alpha: float) -> Risk:
     """Simple optimism `r + mu sigma`: the bonus most deep agents add, with a fixed entropy weight."""
-    return Risk(lambda sigma2, tau: mu * jnp.sqrt(sigma2), lambda tau: jnp.asarray(alpha, tau.dtype))
+    return Risk(
+        lambda sigma2, tau: mu * jnp.sqrt(sigma2), lambda tau: jnp.asarray(alpha, tau.dtype)
+    )
 
 
 def seeking() -> Risk:
@@ -43,4 +47,7 @@ def seeking() -> Risk:
 
 def frozen(risk: Risk) -> Risk:
     """The same attitude with a tau that is not played [f-robustness_tau]."""
-    return Risk(lambda sigma2, tau: risk.bonus(sigma2, stop_gradient(tau)), lambda tau: risk.weight(stop_gradient(tau)))
+    return Risk(
+        lambda sigma2, tau: risk.bonus(sigma2, stop_gradient(tau)),
+        lambda tau: risk.weight(stop_gradient(tau)),
+    )

@@ -39,7 +39,14 @@ def sea_solved(goals: np.ndarray, stochastic: bool = False) -> int | None:
 def deep_sea_score(goals: Mapping[int, np.ndarray], stochastic: bool = False) -> float:
     """The share of sizes that were solved sooner than by dithering; bsuite's score has all of `SIZES`."""
     when = {size: sea_solved(found, stochastic) for size, found in goals.items()}
-    return float(np.mean([episode is not None and episode < 2**size + FORGIVENESS for size, episode in when.items()]))
+    return float(
+        np.mean(
+            [
+                episode is not None and episode < 2**size + FORGIVENESS
+                for size, episode in when.items()
+            ]
+        )
+    )
 
 
 def deep_sea_stochastic_score(goals: Mapping[int, np.ndarray]) -> float:
@@ -57,4 +64,6 @@ def cartpole_swingup_score(returns: Mapping[float, np.ndarray]) -> float:
 
 def _swingup(returns: np.ndarray) -> float:
     scored = returns[: logged(min(len(returns), SWINGUP_EPISODES))[-1]]
-    return 0.5 * (float(np.clip(scored.mean() / PERFECT_RETURN, 0, 1)) + float(scored.max() > GOOD_RETURN))
+    return 0.5 * (
+        float(np.clip(scored.mean() / PERFECT_RETURN, 0, 1)) + float(scored.max() > GOOD_RETURN)
+    )

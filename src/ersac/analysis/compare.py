@@ -58,7 +58,9 @@ def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Com
         curves += [curve_of(stats, run) for stats in run.seeds if len(stats.returns)]
     told = [each for env, agents in found.items() for each in _beside(env, agents)]
     if not told:
-        raise SettingsError("nothing to compare: name runs of two agents in one environment, each of which has ended an episode")
+        raise SettingsError(
+            "nothing to compare: name runs of two agents in one environment, each of which has ended an episode"
+        )
     return told
 
 
@@ -83,7 +85,9 @@ def curve_of(stats: EpisodeStats, run: RunRecord) -> Curve:
         assert run.depth is not None
         steps = np.arange(1, len(stats.returns) + 1) * run.depth
     budget = None if run.stop_when_solved else run.steps
-    return Curve(steps, scores.running_means(stats.returns), int(steps[-1]) if budget is None else budget)
+    return Curve(
+        steps, scores.running_means(stats.returns), int(steps[-1]) if budget is None else budget
+    )
 
 
 def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
@@ -92,7 +96,9 @@ def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
         agent, ours = sides[0]
         steps = min(curve.end for curve in (*ours, *theirs))
         if any(curve.steps[0] > steps for curve in (*ours, *theirs)):
-            raise SettingsError(f"{env}: a seed has ended no episode by {steps:,} steps, the least that a run had; leave that run out")
+            raise SettingsError(
+                f"{env}: a seed has ended no episode by {steps:,} steps, the least that a run had; leave that run out"
+            )
         when = np.linspace(0, steps, POINTS + 1)[1:]
         median = lambda curves, when=when: np.median([curve.at(when) for curve in curves], axis=0)
         ends = [[float(curve.at(np.array(steps))) for curve in curves] for curves in (ours, theirs)]

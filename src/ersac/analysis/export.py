@@ -33,7 +33,9 @@ def read_ended_run(directory: Path) -> Ended:
     """A run's records; SettingsError or DiskError where there are none to be trusted."""
     settings = records.read_settings(directory)
     if records.ended_summary(directory, settings) is None:
-        raise SettingsError(f"{directory} has not ended, or its results are damaged; go on with: ersac resume {directory}")
+        raise SettingsError(
+            f"{directory} has not ended, or its results are damaged; go on with: ersac resume {directory}"
+        )
     seeds, metrics, _ = records.read_facts(directory)
     return Ended(str(directory), settings, seeds, metrics)
 
@@ -42,14 +44,21 @@ def episodes(run: Ended) -> Iterator[Table]:
     """A row an episode, a table a seed."""
     for stats in run.seeds:
         number = np.arange(1, len(stats.goals) + 1)
-        yield _whose(run, stats.seed, len(number)) | {"episode": number, "goal": stats.goals, "return": stats.returns}
+        yield _whose(run, stats.seed, len(number)) | {
+            "episode": number,
+            "goal": stats.goals,
+            "return": stats.returns,
+        }
 
 
 def metrics(run: Ended) -> Iterator[Table]:
     """A row a point of the learner's metrics, a table a seed."""
     step, told = run.metrics
     for place, stats in enumerate(run.seeds):
-        yield _whose(run, stats.seed, len(step)) | {"step": step, **{name: values[place] for name, values in told.items()}}
+        yield _whose(run, stats.seed, len(step)) | {
+            "step": step,
+            **{name: values[place] for name, values in told.items()},
+        }
 
 
 def seeds(run: Ended) -> Iterator[Table]:
@@ -59,7 +68,9 @@ def seeds(run: Ended) -> Iterator[Table]:
     for stats in run.seeds:
         own = {**_origin(run), "seed": stats.seed, "episodes": len(stats.goals)}
         own |= scores.every(stats.goals, env.stochastic)
-        yield {name: np.array([value], object) for name, value in {**own, **settings, **own}.items()}
+        yield {
+            name: np.array([value], object) for name, value in {**own, **settings, **own}.items()
+        }
 
 
 def _whose(run: Ended, seed: int, rows: int) -> Table:
@@ -85,7 +96,11 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-TABLES: dict[str, Callable[[Ended], Iterator[Table]]] = {"episodes": episodes, "metrics": metrics, "seeds": seeds}
+TABLES: dict[str, Callable[[Ended], Iterator[Table]]] = {
+    "episodes": episodes,
+    "metrics": metrics,
+    "seeds": seeds,
+}
 
 
 def as_csv(tables: list[Table]) -> bytes:
@@ -95,7 +110,9 @@ def as_csv(tables: list[Table]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for table in tables:
-        writer.writerows(zip(*(_csv_column(column) for column in _columns(table, names).values()), strict=True))
+        writer.writerows(
+            zip(*(_csv_column(column) for column in _columns(table, names).values()), strict=True)
+        )
     return text.getvalue().encode()
 
 
@@ -104,9 +121,15 @@ def as_parquet(tables: list[Table]) -> bytes:
     import pyarrow
     from pyarrow import parquet
 
-    kind = lambda name: pyarrow.int64() if name in scores.every(np.zeros(0, bool)) else None  # a verdict may be null in every row
-    one = lambda table: pyarrow.table({name: pyarrow.array(_objects(column), kind(name)) for name, column in table.items()})
-    whole = pyarrow.concat_tables([one(_columns(table, _names(tables))) for table in tables], promote_options="permissive")
+    kind = lambda name: (
+        pyarrow.int64() if name in scores.every(np.zeros(0, bool)) else None
+    )  # a verdict may be null in every row
+    one = lambda table: pyarrow.table(
+        {name: pyarrow.array(_objects(column), kind(name)) for name, column in table.items()}
+    )
+    whole = pyarrow.concat_tables(
+        [one(_columns(table, _names(tables))) for table in tables], promote_options="permissive"
+    )
     buffer = io.BytesIO()
     parquet.write_table(whole, buffer)
     return buffer.getvalue()
@@ -140,16 +163,26 @@ class Format(NamedTuple):
 FORMATS = {".csv": Format(None, as_csv), ".parquet": Format("pyarrow", as_parquet)}
 
 
-def export_runs(runs: Sequence[Path], to: Path, what: str, note: Callable[[str], None], tell: Callable[[str], None]) -> dict[str, Any]:
+def export_runs(
+    runs: Sequence[Path],
+    to: Path,
+    what: str,
+    note: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
     """Write what the records of some runs hold to a new file. A run that cannot be read is noted, and the others go on."""
     rows_of = pick("table", what, TABLES)
     if to.suffix not in FORMATS:
-        raise SettingsError(f"--to {to} must end in {' or '.join(FORMATS)}{nearest(to.suffix, FORMATS)}")
+        raise SettingsError(
+            f"--to {to} must end in {' or '.join(FORMATS)}{nearest(to.suffix, FORMATS)}"
+        )
     package, encode = FORMATS[to.suffix]
     if package is not None:
         require_package(f"--to {to}", package, "track")
     if to.exists():
-        raise SettingsError(f"--to {to} is there already; choose another name or remove it (nothing was overwritten)")
+        raise SettingsError(
+            f"--to {to} is there already; choose another name or remove it (nothing was overwritten)"
+        )
     tables: list[Table] = []
     left_out: list[str] = []
     due = time.monotonic() + LINE_SECONDS
@@ -169,4 +202,10 @@ def export_runs(runs: Sequence[Path], to: Path, what: str, note: Callable[[str],
     data = encode(tables)
     disk.make_directory(to.parent)
     disk.write(to, data)
-    return {"to": str(to), "what": what, "rows": rows, "runs": len(runs) - len(left_out), "left_out": left_out}
+    return {
+        "to": str(to),
+        "what": what,
+        "rows": rows,
+        "runs": len(runs) - len(left_out),
+        "left_out": left_out,
+    }

@@ -19,7 +19,18 @@ from ersac.config import SettingsError
 from ersac.runs import disk, exits
 from ersac.sweeps.catalogue import Instance
 
-COLOURS = ("#1b6ca8", "#d1495b", "#edae49", "#3c8d5a", "#7b4b94", "#6b705c", "#00798c", "#a44a3f", "#444444", "#9a8c98")
+COLOURS = (
+    "#1b6ca8",
+    "#d1495b",
+    "#edae49",
+    "#3c8d5a",
+    "#7b4b94",
+    "#6b705c",
+    "#00798c",
+    "#a44a3f",
+    "#444444",
+    "#9a8c98",
+)
 FAILED = "x"  # how a run is marked that was not solved in its budget
 CURVE_POINTS = 400
 
@@ -60,7 +71,10 @@ def lines_of(runs: Sequence[SolveRun]) -> dict[str, list[SolveRun]]:
 
 def by_depth(runs: Sequence[SolveRun]) -> dict[int, list[SolveRun]]:
     """Runs by their depth, shallow first."""
-    return {depth: [run for run in runs if run.depth == depth] for depth in sorted({run.depth for run in runs})}
+    return {
+        depth: [run for run in runs if run.depth == depth]
+        for depth in sorted({run.depth for run in runs})
+    }
 
 
 def median_solved(runs: Sequence[SolveRun]) -> float | None:
@@ -80,10 +94,17 @@ def draw_solve_times(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
             axes.plot([depth] * len(solved), solved, "o", ms=3, color=colour, alpha=0.5)
             failed = [run.budget for run in some if run.solved is None]
             axes.plot([depth] * len(failed), failed, FAILED, ms=5, color=colour)
-        medians = {depth: median for depth, some in per_depth.items() if (median := median_solved(some)) is not None}
+        medians = {
+            depth: median
+            for depth, some in per_depth.items()
+            if (median := median_solved(some)) is not None
+        }
         axes.plot(list(medians), list(medians.values()), "-", lw=1.4, color=colour, label=name)
         told[name] = {
-            "solved": {depth: f"{sum(run.solved is not None for run in some)} of {len(some)}" for depth, some in per_depth.items()},
+            "solved": {
+                depth: f"{sum(run.solved is not None for run in some)} of {len(some)}"
+                for depth, some in per_depth.items()
+            },
             "median": medians,
             "deepest": max(medians, default=None),
         }
@@ -106,7 +127,9 @@ def draw_power_law(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """Solve times of the first line with the power of depth that fits their medians, and its interval."""
     name, line = next(iter(lines_of(runs).items()))
     told = draw_solve_times(axes, line)
-    samples = {depth: [run.solved or run.budget for run in some] for depth, some in by_depth(line).items()}
+    samples = {
+        depth: [run.solved or run.budget for run in some] for depth, some in by_depth(line).items()
+    }
     if len(samples) < 3:
         return told
     fit = scores.power_law(samples)
@@ -125,10 +148,26 @@ def share_solved(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     for colour, (name, line) in zip(COLOURS * 2, lines_of(runs).items(), strict=False):
         when = np.array([run.solved if run.solved is not None else np.inf for run in line])
         style = "--" if name.endswith("fixed") else "-"
-        axes.plot(episode, (when[:, None] <= episode).mean(axis=0), style, lw=1.4, color=colour, label=name)
+        axes.plot(
+            episode,
+            (when[:, None] <= episode).mean(axis=0),
+            style,
+            lw=1.4,
+            color=colour,
+            label=name,
+        )
         low, high = scores.wilson(int(np.isfinite(when).sum()), len(when))
-        told[name] = {"solved": int(np.isfinite(when).sum()), "of": len(when), "interval": [low, high]}
-    axes.set(xlabel="episode", ylabel="share of seeds and depths solved", xscale="log", ylim=(-0.02, 1.02))
+        told[name] = {
+            "solved": int(np.isfinite(when).sum()),
+            "of": len(when),
+            "interval": [low, high],
+        }
+    axes.set(
+        xlabel="episode",
+        ylabel="share of seeds and depths solved",
+        xscale="log",
+        ylim=(-0.02, 1.02),
+    )
     axes.legend(frameon=False, fontsize=7)
     return told
 
@@ -137,15 +176,33 @@ def goal_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """The share of episodes that reach the goal, averaged over seeds, between the worst and the best tenth of them."""
     told: Numbers = {}
     for colour, (name, line) in zip(COLOURS, lines_of(runs).items(), strict=False):
-        episode = np.unique(np.linspace(scores.RELIABLE_WINDOW, max(len(run.goals) for run in line), CURVE_POINTS).astype(int))
+        episode = np.unique(
+            np.linspace(
+                scores.RELIABLE_WINDOW, max(len(run.goals) for run in line), CURVE_POINTS
+            ).astype(int)
+        )
         shares = np.stack([recent_share(run.goals, episode) for run in line])  # [seeds, points]
-        axes.plot(episode, shares.mean(axis=0), color=colour, lw=1.5, label=f"{name}, {len(line)} seeds")
-        axes.fill_between(episode, *np.quantile(shares, (0.1, 0.9), axis=0), color=colour, alpha=0.15, lw=0)
+        axes.plot(
+            episode, shares.mean(axis=0), color=colour, lw=1.5, label=f"{name}, {len(line)} seeds"
+        )
+        axes.fill_between(
+            episode, *np.quantile(shares, (0.1, 0.9), axis=0), color=colour, alpha=0.15, lw=0
+        )
         reached = sum(bool(run.goals.any()) for run in line)
         solved = [run.solved for run in line if run.solved is not None]
         fell = sum(scores.fell_back(run.goals) for run in line)
-        told[name] = {"seeds": len(line), "reached": reached, "solved": len(solved), "median": median_solved(line), "fell back": fell}
-    axes.set(xlabel="episode", ylabel=f"share of the last {scores.RELIABLE_WINDOW} that reached the goal", ylim=(-0.02, 1.02))
+        told[name] = {
+            "seeds": len(line),
+            "reached": reached,
+            "solved": len(solved),
+            "median": median_solved(line),
+            "fell back": fell,
+        }
+    axes.set(
+        xlabel="episode",
+        ylabel=f"share of the last {scores.RELIABLE_WINDOW} that reached the goal",
+        ylim=(-0.02, 1.02),
+    )
     axes.legend(frameon=False, fontsize=8)
     return told
 
@@ -167,10 +224,19 @@ def diagram(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
             if row < depth - 1:
                 down = {"arrowstyle": "-|>", "lw": 0.8, "shrinkA": 8, "shrinkB": 8}
                 right = "#1b6ca8" if row == column else "0.7"
-                axes.annotate("", (column + 1, -row - 1), (column, -row), arrowprops=down | {"color": right})
-                axes.annotate("", (max(0, column - 1), -row - 1), (column, -row), arrowprops=down | {"color": "0.7"})
+                axes.annotate(
+                    "", (column + 1, -row - 1), (column, -row), arrowprops=down | {"color": right}
+                )
+                axes.annotate(
+                    "",
+                    (max(0, column - 1), -row - 1),
+                    (column, -row),
+                    arrowprops=down | {"color": "0.7"},
+                )
     axes.text(0, 0.65, "start", ha="center", fontsize=9)
-    axes.text(depth - 0.4, -depth + 1, " +1", va="center", fontsize=11, color="#1b6ca8", weight="bold")
+    axes.text(
+        depth - 0.4, -depth + 1, " +1", va="center", fontsize=11, color="#1b6ca8", weight="bold"
+    )
     axes.text(depth * 0.62, -1.1, "right: costs 0.01 / depth", fontsize=9, color="#1b6ca8")
     axes.set(xlim=(-0.7, depth + 0.4), ylim=(-depth + 0.3, 1.1), aspect="equal")
     axes.axis("off")
@@ -185,21 +251,37 @@ def _cell(row: int, column: int, colour: str) -> Any:
 
 FIGURES: dict[str, FigureSpec] = {
     "f-DeepSea": FigureSpec((), "DeepSea", diagram),
-    "f-DeepSea_solved_v_boot_dqn": FigureSpec(("solve-time", "boot-dqn"), "Who solves DeepSea, and how deep", draw_solve_times),
-    "f-solve_time_v_depth": FigureSpec(("solve-time",), "ERSAC's solve time against depth", draw_power_law),
+    "f-DeepSea_solved_v_boot_dqn": FigureSpec(
+        ("solve-time", "boot-dqn"), "Who solves DeepSea, and how deep", draw_solve_times
+    ),
+    "f-solve_time_v_depth": FigureSpec(
+        ("solve-time",), "ERSAC's solve time against depth", draw_power_law
+    ),
     "f-robustness_lambda": FigureSpec(("robustness-lambda",), "TD(lambda)", share_solved),
-    "f-robustness_rollout": FigureSpec(("robustness-rollout",), "Steps between updates", share_solved),
+    "f-robustness_rollout": FigureSpec(
+        ("robustness-rollout",), "Steps between updates", share_solved
+    ),
     "f-robustness_tau": FigureSpec(("robustness-tau",), "tau learned and tau fixed", share_solved),
     "f-depth_250": FigureSpec(("depth-250",), "Depth 250", goal_share),
     "f-replay_v_no_replay": FigureSpec(("replay",), "With replay and without", draw_solve_times),
-    "f-replay_v_no_replay_not_log": FigureSpec(("replay",), "With replay and without", solve_times_even),
-    "f-depth_100_kimpala_100_seeds": FigureSpec(("replay-100",), "Depth 100: reaching the goal, and staying there", goal_share),
-    "f-replay_noise_v_no_noise": FigureSpec(("replay-noise",), "Noise that is stored with each step, and none", share_solved),
-    "f-solve_time_v_depth_kimpala": FigureSpec(("replay-law",), "ERSAC + replay's solve time against depth", draw_power_law),
+    "f-replay_v_no_replay_not_log": FigureSpec(
+        ("replay",), "With replay and without", solve_times_even
+    ),
+    "f-depth_100_kimpala_100_seeds": FigureSpec(
+        ("replay-100",), "Depth 100: reaching the goal, and staying there", goal_share
+    ),
+    "f-replay_noise_v_no_noise": FigureSpec(
+        ("replay-noise",), "Noise that is stored with each step, and none", share_solved
+    ),
+    "f-solve_time_v_depth_kimpala": FigureSpec(
+        ("replay-law",), "ERSAC + replay's solve time against depth", draw_power_law
+    ),
 }
 
 
-def draw_figure(label: str, runs: Sequence[SolveRun], scale: str, caption: str) -> tuple[Figure, Numbers]:
+def draw_figure(
+    label: str, runs: Sequence[SolveRun], scale: str, caption: str
+) -> tuple[Figure, Numbers]:
     """A figure and the numbers in it. Anything below the paper's scale says so across the picture."""
     spec = FIGURES[label]
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
@@ -208,7 +290,18 @@ def draw_figure(label: str, runs: Sequence[SolveRun], scale: str, caption: str) 
     axes.set_title(spec.title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     if spec.sweeps and scale == "smoke":
-        axes.text(0.5, 0.5, scale, transform=axes.transAxes, ha="center", va="center", fontsize=60, color="0.92", rotation=20, zorder=0)
+        axes.text(
+            0.5,
+            0.5,
+            scale,
+            transform=axes.transAxes,
+            ha="center",
+            va="center",
+            fontsize=60,
+            color="0.92",
+            rotation=20,
+            zorder=0,
+        )
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
     return figure, numbers
 
@@ -236,7 +329,15 @@ def make_figure(
     disk.make_directory(out)
     picture = out / f"{label}-{scale}.png"
     disk.write(picture, figure_png(figure))
-    told = {"figure": label, "scale": scale, "command": caption, **made_of, "runs": len(runs), "missing": missing, "numbers": numbers}
+    told = {
+        "figure": label,
+        "scale": scale,
+        "command": caption,
+        **made_of,
+        "runs": len(runs),
+        "missing": missing,
+        "numbers": numbers,
+    }
     disk.write(picture.with_suffix(".json"), (json.dumps(told, indent=2) + "\n").encode())
     return told | {"picture": str(picture)}
 

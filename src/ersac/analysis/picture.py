@@ -13,7 +13,9 @@ from ersac.runs.records import EpisodeStats, MapSnapshot
 POINTS = 1000  # of a curve: more than a picture can show
 
 
-def draw_picture(title: str, caption: str, seeds: list[EpisodeStats], map_snapshots: list[MapSnapshot]) -> Figure:
+def draw_picture(
+    title: str, caption: str, seeds: list[EpisodeStats], map_snapshots: list[MapSnapshot]
+) -> Figure:
     """The learning curve of every seed beside maps of visits and sigma at two moments."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     curves, maps = figure.subfigures(1, 2, width_ratios=(1.15, 1), squeeze=False)[0]
@@ -22,7 +24,9 @@ def draw_picture(title: str, caption: str, seeds: list[EpisodeStats], map_snapsh
         axes = maps.subplots(2, len(map_snapshots), squeeze=False)
         for column, map_snapshot in enumerate(map_snapshots):
             visits_map(axes[0, column], map_snapshot)
-            draw_sigma_map(axes[1, column], map_snapshot, top=max(float(m.sigma.max()) for m in map_snapshots))
+            draw_sigma_map(
+                axes[1, column], map_snapshot, top=max(float(m.sigma.max()) for m in map_snapshots)
+            )
     figure.suptitle(title)
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
     return figure
@@ -38,8 +42,15 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
         total = np.concatenate([[0.0], np.cumsum(stats.returns, dtype=float)])
         episode = np.unique(np.linspace(1, len(stats.returns), POINTS).astype(int))
         start = np.maximum(0, episode - RELIABLE_WINDOW)
-        axes.plot(stats.steps[episode - 1], (total[episode] - total[start]) / (episode - start), lw=1.2, label=f"seed {stats.seed}")
-    axes.set(xlabel="steps", ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes", title=title)
+        axes.plot(
+            stats.steps[episode - 1],
+            (total[episode] - total[start]) / (episode - start),
+            lw=1.2,
+            label=f"seed {stats.seed}",
+        )
+    axes.set(
+        xlabel="steps", ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes", title=title
+    )
     if 1 < len(seeds) <= 10:
         axes.legend(frameon=False, fontsize=8)
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
@@ -52,9 +63,18 @@ def learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
         total = np.concatenate([[0], np.cumsum(stats.goals)])
         episode = np.unique(np.linspace(1, len(stats.goals), POINTS).astype(int))
         start = np.maximum(0, episode - RELIABLE_WINDOW)
-        axes.plot(episode, (total[episode] - total[start]) / (episode - start), lw=1.2, label=f"seed {stats.seed}")
+        axes.plot(
+            episode,
+            (total[episode] - total[start]) / (episode - start),
+            lw=1.2,
+            label=f"seed {stats.seed}",
+        )
     axes.axhline(0.8, color="0.6", lw=0.8, ls="--")
-    axes.set(xlabel="episode", ylabel=f"share of the last {RELIABLE_WINDOW} that reached the goal", ylim=(-0.02, 1.02))
+    axes.set(
+        xlabel="episode",
+        ylabel=f"share of the last {RELIABLE_WINDOW} that reached the goal",
+        ylim=(-0.02, 1.02),
+    )
     if len(seeds) <= 10:
         axes.legend(frameon=False, fontsize=8)
 
@@ -62,7 +82,12 @@ def learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
 def visits_map(axes: Axes, map_snapshot: MapSnapshot) -> None:
     """How often each cell was visited, on a logarithmic scale; never is white."""
     seen = np.ma.masked_equal(map_snapshot.visits, 0)
-    image = axes.imshow(seen, norm=LogNorm(1, max(2, int(map_snapshot.visits.max()))), cmap="viridis", interpolation="nearest")
+    image = axes.imshow(
+        seen,
+        norm=LogNorm(1, max(2, int(map_snapshot.visits.max()))),
+        cmap="viridis",
+        interpolation="nearest",
+    )
     _frame(axes, f"visits by episode {map_snapshot.episode:,}")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
@@ -70,7 +95,13 @@ def visits_map(axes: Axes, map_snapshot: MapSnapshot) -> None:
 def draw_sigma_map(axes: Axes, map_snapshot: MapSnapshot, top: float) -> None:
     """How unsure the agent is of each cell it can stand in."""
     reachable = np.tril(np.ones_like(map_snapshot.sigma, bool))
-    image = axes.imshow(np.ma.masked_where(~reachable, map_snapshot.sigma), vmin=0, vmax=top or 1, cmap="magma", interpolation="nearest")
+    image = axes.imshow(
+        np.ma.masked_where(~reachable, map_snapshot.sigma),
+        vmin=0,
+        vmax=top or 1,
+        cmap="magma",
+        interpolation="nearest",
+    )
     _frame(axes, "sigma")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 

@@ -24,7 +24,10 @@ def solved_bsuite(goals: np.ndarray, stochastic: bool = False) -> int | None:
     """bsuite's rule: the first episode by which the share of failed ones is below 0.9 (stochastic: 0.8, and 100 episodes)."""
     failed = np.cumsum(~np.asarray(goals, bool))
     episodes = np.arange(1, len(failed) + 1)
-    return _first_true((failed < BSUITE_BAD_SHARE[stochastic] * episodes) & (episodes >= BSUITE_LEAST_EPISODES[stochastic]))
+    return _first_true(
+        (failed < BSUITE_BAD_SHARE[stochastic] * episodes)
+        & (episodes >= BSUITE_LEAST_EPISODES[stochastic])
+    )
 
 
 def solved_reliable(goals: np.ndarray) -> int | None:
@@ -59,9 +62,14 @@ def power_law(samples: Mapping[int, Sequence[float]]) -> PowerLaw:
     """The power of depth that fits the medians over seeds, by least squares of their logarithms; the interval resamples seeds."""
     depths = np.log(list(samples))
     rng = np.random.default_rng(0)
-    draws = [np.median(rng.choice(list(found), (RESAMPLES, len(found))), axis=1) for found in samples.values()]
+    draws = [
+        np.median(rng.choice(list(found), (RESAMPLES, len(found))), axis=1)
+        for found in samples.values()
+    ]
     exponents = np.polyfit(depths, np.log(draws), 1)[0]  # [RESAMPLES]
-    exponent, intercept = np.polyfit(depths, np.log([np.median(list(found)) for found in samples.values()]), 1)
+    exponent, intercept = np.polyfit(
+        depths, np.log([np.median(list(found)) for found in samples.values()]), 1
+    )
     low, high = np.quantile(exponents, (0.025, 0.975))
     return PowerLaw(float(np.exp(intercept)), float(exponent), float(low), float(high))
 
@@ -82,7 +90,11 @@ def of_returns(stats: Any) -> dict[str, float | int | None]:
     means = running_means(stats.returns)[min(RELIABLE_WINDOW, len(stats.returns)) - 1 :]
     solved = solved_reliable(stats.goals)
     steps = None if solved is None or stats.steps is None else int(stats.steps[solved - 1])
-    return {"mean_return": float(means[-1]), "best_mean_return": float(means.max()), "solved_steps": steps}
+    return {
+        "mean_return": float(means[-1]),
+        "best_mean_return": float(means.max()),
+        "solved_steps": steps,
+    }
 
 
 def running_means(returns: np.ndarray) -> np.ndarray:

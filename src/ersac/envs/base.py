@@ -80,11 +80,15 @@ class Env(NamedTuple):
 class HostStep(NamedTuple):
     """What N environments on the host answer to N actions. A truncation is followed by a fake step, as in `Step`."""
 
-    obs: np.ndarray  # [N, ...]   to be acted on next; the true last observation where a time limit cut
+    obs: (
+        np.ndarray
+    )  # [N, ...]   to be acted on next; the true last observation where a time limit cut
     reward: np.ndarray  # [N] float32
     discount: np.ndarray  # [N] float32   0 where the MDP ended, and on a fake step; else 1
     mask: np.ndarray  # [N] float32       0 on a fake step
-    ended: np.ndarray  # [N] bool         the episode's last real step: just once an episode, whatever ended it
+    ended: (
+        np.ndarray
+    )  # [N] bool         the episode's last real step: just once an episode, whatever ended it
     goal: np.ndarray  # [N] bool          read where `ended`: did it succeed?
 
 

@@ -23,8 +23,12 @@ from ersac.config import SettingsError, cut, shown
 
 ANY = (Exception, SystemExit)  # what an environment may throw; a KeyboardInterrupt is the person's
 NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-PATIENCE_SECONDS = 5.0  # for each of two plays: a slow environment is looked at for as many steps as fit
-ROUNDING = 1e-5  # how far outside its bounds a number may be by single precision alone, relative to it
+PATIENCE_SECONDS = (
+    5.0  # for each of two plays: a slow environment is looked at for as many steps as fit
+)
+ROUNDING = (
+    1e-5  # how far outside its bounds a number may be by single precision alone, relative to it
+)
 REWARD_LARGE, REWARD_SMALL = 1e3, 1e-4
 TELLING_EPISODES, TELLING_ANSWERS = 3, 10  # as many alike are no accident
 
@@ -96,7 +100,9 @@ def findings(make: Callable[[], gymnasium.Env], steps: int = 200, seed: int = 0)
     facts: list[Fact] = []  # of the first environment, for the second to be compared with
     fresh = anew(make)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # Gymnasium's own checker warns of some of this, at greater length
+        warnings.simplefilter(
+            "ignore"
+        )  # Gymnasium's own checker warns of some of this, at greater length
         found = visit(fresh, "the environment", lambda env: examine(env, steps, seed, facts))
         if not any(finding.fatal for finding in found):
             found += visit(fresh, "a second environment", lambda env: repeat(env, facts, seed))
@@ -117,7 +123,9 @@ def anew(make: Callable[[], gymnasium.Env]) -> Callable[[], gymnasium.Env]:
     return fresh
 
 
-def visit(make: Callable[[], gymnasium.Env], which: str, use: Callable[[gymnasium.Env], Iterator[Finding]]) -> list[Finding]:
+def visit(
+    make: Callable[[], gymnasium.Env], which: str, use: Callable[[gymnasium.Env], Iterator[Finding]]
+) -> list[Finding]:
     """What `use` finds in a new environment, which is closed whatever happens."""
     found: list[Finding] = []
     try:
@@ -157,9 +165,13 @@ def made(make: Callable[[], Any], which: str) -> gymnasium.Env:
     with contextlib.suppress(*ANY):
         env.close()  # it may hold processes or windows, and is refused as it is
     if isinstance(env, VectorEnv):
-        raise Broken(f"{must}, not a {kind}: return a single environment, of which ersac makes as many as it needs")
+        raise Broken(
+            f"{must}, not a {kind}: return a single environment, of which ersac makes as many as it needs"
+        )
     if any(base.__module__.split(".")[0] == "gym" for base in type(env).__mro__):
-        raise Broken(f"{must}, not a {kind} of the old gym: derive it from gymnasium.Env, or wrap it with shimmy")
+        raise Broken(
+            f"{must}, not a {kind} of the old gym: derive it from gymnasium.Env, or wrap it with shimmy"
+        )
     raise Broken(f"{must}, not a {kind}: derive its class from gymnasium.Env")
 
 
@@ -168,7 +180,9 @@ def examine(env: gymnasium.Env, steps: int, seed: int, facts: list[Fact]) -> Ite
     yield from of_actions(space_of(env, "action_space"))
     yield from of_observations(space_of(env, "observation_space"))
     if getattr(env, "render_mode", None) == "human":
-        yield Finding(False, "render_mode is 'human', which draws every step: leave it out for training")
+        yield Finding(
+            False, "render_mode is 'human', which draws every step: leave it out for training"
+        )
     waiting = list(CHECKS)
     for answer in play_steps(env, draw_action(env, steps, seed), seed):
         facts.append(answer.fact)
@@ -178,7 +192,10 @@ def examine(env: gymnasium.Env, steps: int, seed: int, facts: list[Fact]) -> Ite
                 yield finding
     played = steps_of(facts)
     if played < steps:
-        yield Finding(False, f"only {played} of {steps} steps were checked in {PATIENCE_SECONDS:g} s: training will be as slow")
+        yield Finding(
+            False,
+            f"only {played} of {steps} steps were checked in {PATIENCE_SECONDS:g} s: training will be as slow",
+        )
     for review in REVIEWS:
         if finding := review(facts):
             yield finding
@@ -186,13 +203,22 @@ def examine(env: gymnasium.Env, steps: int, seed: int, facts: list[Fact]) -> Ite
 
 def repeat(env: gymnasium.Env, facts: list[Fact], seed: int) -> Iterator[Finding]:
     """Whether a second environment answers as the first did, and begins again as it began."""
-    answers = [answer.fact for answer in play_steps(env, draw_action(env, steps_of(facts), seed), seed)]
-    begun = digest_of(read_parts(env.observation_space, reset(env, seed=seed, options=None), "at a second reset"))
+    answers = [
+        answer.fact for answer in play_steps(env, draw_action(env, steps_of(facts), seed), seed)
+    ]
+    begun = digest_of(
+        read_parts(env.observation_space, reset(env, seed=seed, options=None), "at a second reset")
+    )
     if begun != answers[0].observation:
         change = f"{SEEDING}, and set all state anew (a wrapper with running statistics is another cause)"
-        yield Finding(False, f"reset(seed={seed}) gives another observation when it is called again: {change}")
+        yield Finding(
+            False, f"reset(seed={seed}) gives another observation when it is called again: {change}"
+        )
     elif difference := first_difference(facts, answers):
-        yield Finding(False, f"not deterministic: with seed {seed} and the same actions two environments differ {difference}: {SEEDING}")
+        yield Finding(
+            False,
+            f"not deterministic: with seed {seed} and the same actions two environments differ {difference}: {SEEDING}",
+        )
 
 
 def first_difference(facts: list[Fact], answers: list[Fact]) -> str | None:
@@ -216,7 +242,9 @@ def draw_action(env: gymnasium.Env, steps: int, seed: int) -> list[Any]:
         space.seed(seed)
         ends: list[Any] = []
         if isinstance(space, spaces.Discrete):
-            ends = [np.int64(end) for end in (space.start, int(space.start) + int(space.n) - 1)]  # what sample() gives
+            ends = [
+                np.int64(end) for end in (space.start, int(space.start) + int(space.n) - 1)
+            ]  # what sample() gives
         elif isinstance(space, spaces.Box) and space.is_bounded():
             ends = [space.low.copy(), space.high.copy()]
         return [*ends, *(space.sample() for _ in range(steps))][:steps]
@@ -244,9 +272,23 @@ def play_steps(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterato
         given = copy.deepcopy(action)
         observation, reward, terminated, truncated, info = step(env, given, where)
         parts, value = read_parts(space, observation, where), number_of(reward)
-        fact = Fact(where, False, digest_of(parts), np.nan if value is None else value, terminated, truncated)
+        fact = Fact(
+            where,
+            False,
+            digest_of(parts),
+            np.nan if value is None else value,
+            terminated,
+            truncated,
+        )
         changed = digest_of(read_parts(space, before, where)) != digest
-        yield Answer(fact, parts, reward, info, changed, isinstance(action, np.ndarray) and not np.array_equal(given, action))
+        yield Answer(
+            fact,
+            parts,
+            reward,
+            info,
+            changed,
+            isinstance(action, np.ndarray) and not np.array_equal(given, action),
+        )
 
 
 def reset(env: gymnasium.Env, **how: Any) -> Any:
@@ -261,12 +303,22 @@ def reset(env: gymnasium.Env, **how: Any) -> Any:
 
 def step(env: gymnasium.Env, action: Any, where: str) -> tuple[Any, Any, bool, bool, Mapping]:
     """The five values that a step returns, the two flags as bool."""
-    answer = asked(env, lambda env: env.step(action), f"step({shown(action)}) {where}", lambda answer: step_fault(answer, where))
+    answer = asked(
+        env,
+        lambda env: env.step(action),
+        f"step({shown(action)}) {where}",
+        lambda answer: step_fault(answer, where),
+    )
     observation, reward, terminated, truncated, info = answer
     return observation, reward, bool(terminated), bool(truncated), info
 
 
-def asked(env: gymnasium.Env, call: Callable[[gymnasium.Env], Any], name: str, fault: Callable[[Any], str | None]) -> Any:
+def asked(
+    env: gymnasium.Env,
+    call: Callable[[gymnasium.Env], Any],
+    name: str,
+    fault: Callable[[Any], str | None],
+) -> Any:
     """What a call returns; Broken where it raises or returns something of another form."""
     try:
         answer = call(env)
@@ -277,7 +329,9 @@ def asked(env: gymnasium.Env, call: Callable[[gymnasium.Env], Any], name: str, f
     return answer
 
 
-def bare_fault(env: gymnasium.Env, call: Callable[[gymnasium.Env], Any], fault: Callable[[Any], str | None]) -> str | None:
+def bare_fault(
+    env: gymnasium.Env, call: Callable[[gymnasium.Env], Any], fault: Callable[[Any], str | None]
+) -> str | None:
     """What is wrong with the answer of the environment inside its wrappers, over which they stumble with a text of their own."""
     try:
         return fault(call(env.unwrapped)) if env.unwrapped is not env else None
@@ -340,7 +394,9 @@ def raised(name: str, error: BaseException) -> str:
     except ANY:  # exceptions are the environment's, too
         text = ""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    place = (
+        "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    )
     return f"{name} raised {type(error).__name__}{': ' if text else ''}{cut(text)}{place}"
 
 
@@ -355,7 +411,9 @@ def number_of(value: Any) -> float | None:
 
 def is_flag(value: Any) -> bool:
     """Whether something says yes or no: a bool of whatever library, or 0 or 1."""
-    return isinstance(value, bool) or (number_of(value) in (0.0, 1.0) and np.asarray(value).dtype.kind in "biu")
+    return isinstance(value, bool) or (
+        number_of(value) in (0.0, 1.0) and np.asarray(value).dtype.kind in "biu"
+    )
 
 
 def space_of(env: gymnasium.Env, name: str) -> spaces.Space:
@@ -365,7 +423,9 @@ def space_of(env: gymnasium.Env, name: str) -> spaces.Space:
     except ANY:
         raise Broken(f"the environment has no {name}: set self.{name} in __init__") from None
     if not isinstance(space, spaces.Space):
-        raise Broken(f"{name} must be a space of gymnasium, not {describe_value(space)}: take it from gymnasium.spaces")
+        raise Broken(
+            f"{name} must be a space of gymnasium, not {describe_value(space)}: take it from gymnasium.spaces"
+        )
     return space
 
 
@@ -374,26 +434,47 @@ def of_actions(space: spaces.Space) -> Iterator[Finding]:
     match space:
         case spaces.Discrete():
             if int(space.n) < 2:
-                yield Finding(True, "action_space is Discrete(1), so there is nothing to choose: give it two actions or more")
+                yield Finding(
+                    True,
+                    "action_space is Discrete(1), so there is nothing to choose: give it two actions or more",
+                )
         case spaces.Box():
             if not np.issubdtype(space.dtype, np.floating):
-                change = "declare it with dtype=np.float32, or number what can be done and use Discrete"
-                yield Finding(True, f"action_space is a Box of {space.dtype}, and ersac plays real numbers in a Box: {change}")
+                change = (
+                    "declare it with dtype=np.float32, or number what can be done and use Discrete"
+                )
+                yield Finding(
+                    True,
+                    f"action_space is a Box of {space.dtype}, and ersac plays real numbers in a Box: {change}",
+                )
             elif len(space.shape) != 1 or not space.shape[0]:
-                yield Finding(True, f"action_space is a Box of shape {space.shape}, and ersac plays one row of numbers: use shape (n,)")
+                yield Finding(
+                    True,
+                    f"action_space is a Box of shape {space.shape}, and ersac plays one row of numbers: use shape (n,)",
+                )
             elif not space.is_bounded():
                 entry = int(np.argmin(space.bounded_below & space.bounded_above))
                 bounds = f"between {space.low[entry]:g} and {space.high[entry]:g}"
-                yield Finding(True, f"action[{entry}] lies {bounds}: give action_space finite bounds")
+                yield Finding(
+                    True, f"action[{entry}] lies {bounds}: give action_space finite bounds"
+                )
             elif (fixed := space.low >= space.high).any():
                 entry = int(np.argmax(fixed))
-                yield Finding(False, f"action[{entry}] can only be {space.low[entry]:g}, low and high of action_space: leave it out")
+                yield Finding(
+                    False,
+                    f"action[{entry}] can only be {space.low[entry]:g}, low and high of action_space: leave it out",
+                )
         case spaces.MultiDiscrete():
             n = int(np.prod(space.nvec, dtype=object))
             change = f"number its {n:,} combinations, Discrete({n})"
-            yield Finding(True, f"action_space is MultiDiscrete, and ersac plays Discrete and Box: {change}")
+            yield Finding(
+                True, f"action_space is MultiDiscrete, and ersac plays Discrete and Box: {change}"
+            )
         case _:
-            yield Finding(True, f"action_space is {type(space).__name__}, and ersac plays Discrete and Box: rewrite it as one of them")
+            yield Finding(
+                True,
+                f"action_space is {type(space).__name__}, and ersac plays Discrete and Box: rewrite it as one of them",
+            )
 
 
 def of_observations(space: spaces.Space) -> Iterator[Finding]:
@@ -402,14 +483,25 @@ def of_observations(space: spaces.Space) -> Iterator[Finding]:
     served = [(name, part) for name, part in parts if isinstance(part, NUMBERS)]
     if not served:
         known = ", ".join(kind.__name__ for kind in NUMBERS)
-        yield Finding(True, f"observation_space is {type(space).__name__} without numbers: use {known}, or a Dict or Tuple of them")
-    elif left_out := [f"{name}, {type(part).__name__}" for name, part in parts if not isinstance(part, NUMBERS)]:
-        yield Finding(False, f"no numbers, so left out of what the agent sees: {cut('; '.join(left_out))}")
+        yield Finding(
+            True,
+            f"observation_space is {type(space).__name__} without numbers: use {known}, or a Dict or Tuple of them",
+        )
+    elif left_out := [
+        f"{name}, {type(part).__name__}" for name, part in parts if not isinstance(part, NUMBERS)
+    ]:
+        yield Finding(
+            False, f"no numbers, so left out of what the agent sees: {cut('; '.join(left_out))}"
+        )
     if empty := [name for name, part in served if 0 in (part.shape or ())]:
-        yield Finding(True, f"{empty[0]} is declared with a shape that holds nothing: give its space a size")
+        yield Finding(
+            True, f"{empty[0]} is declared with a shape that holds nothing: give its space a size"
+        )
 
 
-def space_leaves(space: spaces.Space, name: str = "observation") -> Iterator[tuple[str, spaces.Space]]:
+def space_leaves(
+    space: spaces.Space, name: str = "observation"
+) -> Iterator[tuple[str, spaces.Space]]:
     """The spaces that are no dict or tuple, by the names of what is in them."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for entry, part in entries(space, name):
@@ -424,14 +516,20 @@ def entries(space: spaces.Dict | spaces.Tuple, name: str) -> Iterator[tuple[str,
     return ((f"{name}[{key!r}]", part) for key, part in inside)
 
 
-def read_parts(space: spaces.Space, observation: Any, where: str, name: str = "observation") -> list[Part]:
+def read_parts(
+    space: spaces.Space, observation: Any, where: str, name: str = "observation"
+) -> list[Part]:
     """The numbers of an observation; Broken where it is not made as its space says, or where they are no numbers."""
     match space:
         case spaces.Dict():
             if not isinstance(observation, Mapping):
-                raise Broken(f"{name} must be a dict, not {describe_value(observation)} {where}: its space is a Dict")
+                raise Broken(
+                    f"{name} must be a dict, not {describe_value(observation)} {where}: its space is a Dict"
+                )
             if lacking := [key for key in space.spaces if key not in observation]:
-                raise Broken(f"{name} has no {lacking[0]!r} {where}, which its space has: add it, or leave it out of observation_space")
+                raise Broken(
+                    f"{name} has no {lacking[0]!r} {where}, which its space has: add it, or leave it out of observation_space"
+                )
             given = [observation[key] for key in space.spaces]
         case spaces.Tuple():
             if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
@@ -440,9 +538,13 @@ def read_parts(space: spaces.Space, observation: Any, where: str, name: str = "o
                 )
             given = list(observation)
         case _:
-            return [number_part(space, observation, where, name)] if isinstance(space, NUMBERS) else []
+            return (
+                [number_part(space, observation, where, name)] if isinstance(space, NUMBERS) else []
+            )
     inside = zip(entries(space, name), given, strict=True)
-    return [part for (entry, kind), value in inside for part in read_parts(kind, value, where, entry)]
+    return [
+        part for (entry, kind), value in inside for part in read_parts(kind, value, where, entry)
+    ]
 
 
 def number_part(space: spaces.Space, given: Any, where: str, name: str) -> Part:
@@ -452,7 +554,9 @@ def number_part(space: spaces.Space, given: Any, where: str, name: str) -> Part:
     except ANY:
         array = np.asarray(None)
     if array.dtype.kind not in "biuf":
-        raise Broken(f"{name} must be numbers, not {describe_value(given)} {where}: return what observation_space.sample() is like")
+        raise Broken(
+            f"{name} must be numbers, not {describe_value(given)} {where}: return what observation_space.sample() is like"
+        )
     return Part(name, space, given, array)
 
 
@@ -470,7 +574,10 @@ def shape(part: Part, where: str) -> Finding | None:
     if part.array.shape == part.space.shape:
         return None
     change = "return it, or declare observation_space, in the other's shape"
-    return Finding(True, f"{part.name} has shape {part.array.shape} {where}, and its space {part.space.shape}: {change}")
+    return Finding(
+        True,
+        f"{part.name} has shape {part.array.shape} {where}, and its space {part.space.shape}: {change}",
+    )
 
 
 def misfit(part: Part, where: str) -> Finding | None:
@@ -478,18 +585,29 @@ def misfit(part: Part, where: str) -> Finding | None:
     given, wanted = part.array.dtype, part.space.dtype
     if np.can_cast(given, wanted, "same_kind"):
         return None
-    return Finding(True, f"{part.name} is {given} {where}, and its space {wanted}: return {wanted}, or declare it with dtype=np.{given}")
+    return Finding(
+        True,
+        f"{part.name} is {given} {where}, and its space {wanted}: return {wanted}, or declare it with dtype=np.{given}",
+    )
 
 
 def dtype(part: Part, where: str) -> Finding | None:
     """Numbers that are converted to the space's kind."""
     name, given, wanted = part.name, part.array.dtype, part.space.dtype
-    if not isinstance(part.space, spaces.Box) or misfit(part, where):  # elsewhere a whole number is as good as another
+    if not isinstance(part.space, spaces.Box) or misfit(
+        part, where
+    ):  # elsewhere a whole number is as good as another
         return None
     if not isinstance(part.given, np.ndarray | np.generic):
-        return Finding(False, f"{name} is a {type(part.given).__name__} {where}, not an array: return np.asarray({name}, np.{wanted})")
+        return Finding(
+            False,
+            f"{name} is a {type(part.given).__name__} {where}, not an array: return np.asarray({name}, np.{wanted})",
+        )
     if given != wanted:
-        return Finding(False, f"{name} is {given} {where}, and its space {wanted}: return it with .astype(np.{wanted})")
+        return Finding(
+            False,
+            f"{name} is {given} {where}, and its space {wanted}: return it with .astype(np.{wanted})",
+        )
     return None
 
 
@@ -499,7 +617,9 @@ def finite(part: Part, where: str) -> Finding | None:
     if not bad.any():
         return None
     index = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    return Finding(True, f"{part.name}{index_text(index)} is {part.array[index]} {where}: {NON_FINITE}")
+    return Finding(
+        True, f"{part.name}{index_text(index)} is {part.array[index]} {where}: {NON_FINITE}"
+    )
 
 
 def outside(part: Part, where: str) -> Finding | None:
@@ -508,7 +628,9 @@ def outside(part: Part, where: str) -> Finding | None:
     x = part.array
     if x.shape != part.space.shape or ((x >= low) & (x <= high)).all():
         return None
-    x = np.where(np.isfinite(x), x, np.clip(0.0, low, high)).astype(np.float64)  # infinity is found elsewhere
+    x = np.where(np.isfinite(x), x, np.clip(0.0, low, high)).astype(
+        np.float64
+    )  # infinity is found elsewhere
     rounding = ROUNDING * np.maximum(1.0, np.abs(x)) if part.space.dtype.kind == "f" else 0.0
     beyond = np.maximum(low - x, x - high) - rounding
     index = np.unravel_index(int(np.argmax(beyond)), beyond.shape)
@@ -517,7 +639,10 @@ def outside(part: Part, where: str) -> Finding | None:
     below = x[index] < low[index]
     bound = (low if below else high)[index]
     side = f"{abs(x[index] - bound):.6g} {'below' if below else 'above'} the {'low' if below else 'high'} of its space, {bound:.6g}"
-    return Finding(True, f"{part.name}{index_text(index)} is {x[index]:.6g} {where}, {side}: widen observation_space, or clip it")
+    return Finding(
+        True,
+        f"{part.name}{index_text(index)} is {x[index]:.6g} {where}, {side}: widen observation_space, or clip it",
+    )
 
 
 def limits(space: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -541,7 +666,10 @@ def no_number(answer: Answer) -> Finding | None:
     """A reward that is none."""
     if number_of(answer.reward) is not None:
         return None
-    return Finding(True, f"reward must be one number, not {describe_value(answer.reward)} {answer.fact.where}: return float(reward)")
+    return Finding(
+        True,
+        f"reward must be one number, not {describe_value(answer.reward)} {answer.fact.where}: return float(reward)",
+    )
 
 
 def not_finite(answer: Answer) -> Finding | None:
@@ -556,21 +684,30 @@ def stale(answer: Answer) -> Finding | None:
     """An observation that changes after it was given."""
     if not answer.stale:
         return None
-    return Finding(False, f"the observation given before is changed in place {answer.fact.where}: return a copy, observation.copy()")
+    return Finding(
+        False,
+        f"the observation given before is changed in place {answer.fact.where}: return a copy, observation.copy()",
+    )
 
 
 def meddled(answer: Answer) -> Finding | None:
     """An action that is changed by being played."""
     if not answer.meddled:
         return None
-    return Finding(False, f"step() changed the action it was given {answer.fact.where}: work on a copy, action = action.copy()")
+    return Finding(
+        False,
+        f"step() changed the action it was given {answer.fact.where}: work on a copy, action = action.copy()",
+    )
 
 
 def hidden_limit(answer: Answer) -> Finding | None:
     """A time limit told as the old gym did."""
     if answer.info.get("TimeLimit.truncated") is not True or answer.fact.truncated:
         return None
-    return Finding(False, f"info has TimeLimit.truncated {answer.fact.where}, truncated is False: return a time limit as truncated=True")
+    return Finding(
+        False,
+        f"info has TimeLimit.truncated {answer.fact.where}, truncated is False: return a time limit as truncated=True",
+    )
 
 
 def scale(facts: list[Fact]) -> Finding | None:
@@ -579,7 +716,10 @@ def scale(facts: list[Fact]) -> Finding | None:
     if not sizes or REWARD_SMALL <= max(sizes) <= REWARD_LARGE:
         return None
     change = "--scale-rewards, on by default, brings returns to the order of 1; without it"
-    return Finding(False, f"the largest reward seen has the size {max(sizes):.3g}: {change} divide them by about {max(sizes):.0e}")
+    return Finding(
+        False,
+        f"the largest reward seen has the size {max(sizes):.3g}: {change} divide them by about {max(sizes):.0e}",
+    )
 
 
 def both_ends(facts: list[Fact]) -> Finding | None:
@@ -588,34 +728,60 @@ def both_ends(facts: list[Fact]) -> Finding | None:
     if not ends or not all(fact.terminated and fact.truncated for fact in ends):
         return None
     change = "return truncated=True for a time limit only, and terminated=True for what is over"
-    return Finding(False, f"terminated and truncated are both True at the end of every episode (first {ends[0].where}): {change}")
+    return Finding(
+        False,
+        f"terminated and truncated are both True at the end of every episode (first {ends[0].where}): {change}",
+    )
 
 
 def no_beginning(facts: list[Fact]) -> Finding | None:
     """Episodes that are over as soon as they begin."""
     starts = [i for i, fact in enumerate(facts) if fact.is_reset]
-    lengths = [after - start - 1 for start, after in zip(starts, [*starts[1:], len(facts)], strict=True)]
+    lengths = [
+        after - start - 1 for start, after in zip(starts, [*starts[1:], len(facts)], strict=True)
+    ]
     later = lengths[1:-1]  # the last one was cut off
     if len(later) < TELLING_EPISODES or set(later) != {1}:
         return None
-    which = f"{len(later)} episodes after the first, which had {lengths[0]} steps," if lengths[0] > 1 else f"{len(lengths) - 1} episodes"
-    return Finding(False, f"all {which} ended at their first step: unless that is the task, reset() must set the state anew")
+    which = (
+        f"{len(later)} episodes after the first, which had {lengths[0]} steps,"
+        if lengths[0] > 1
+        else f"{len(lengths) - 1} episodes"
+    )
+    return Finding(
+        False,
+        f"all {which} ended at their first step: unless that is the task, reset() must set the state anew",
+    )
 
 
 def never_changes(facts: list[Fact]) -> Finding | None:
     """An observation that tells nothing."""
-    if len(facts) < TELLING_ANSWERS or not facts[0].observation or len({fact.observation for fact in facts}) > 1:
+    if (
+        len(facts) < TELLING_ANSWERS
+        or not facts[0].observation
+        or len({fact.observation for fact in facts}) > 1
+    ):
         return None
-    return Finding(False, f"the observation never changes, over {steps_of(facts)} steps: is the state left out?")
+    return Finding(
+        False,
+        f"the observation never changes, over {steps_of(facts)} steps: is the state left out?",
+    )
 
 
 def in_any_part(check: Callable[[Part, str], Finding | None]) -> Callable[[Answer], Finding | None]:
     """The check of a whole answer that finds what is in the first part to have it."""
-    return lambda answer: next((finding for part in answer.parts if (finding := check(part, answer.fact.where))), None)
+    return lambda answer: next(
+        (finding for part in answer.parts if (finding := check(part, answer.fact.where))), None
+    )
 
 
 CHECKS: tuple[Callable[[Answer], Finding | None], ...] = (
     *map(in_any_part, (shape, misfit, dtype, finite, outside)),
     *(no_number, not_finite, stale, meddled, hidden_limit),
 )
-REVIEWS: tuple[Callable[[list[Fact]], Finding | None], ...] = (scale, both_ends, no_beginning, never_changes)
+REVIEWS: tuple[Callable[[list[Fact]], Finding | None], ...] = (
+    scale,
+    both_ends,
+    no_beginning,
+    never_changes,
+)

@@ -10,7 +10,9 @@ from ersac.envs.base import Discrete, Env, Step
 from ersac.types import Array, Key
 
 MOVE_COST = 0.01  # of a whole episode of right moves
-UNROLL = 5  # a turn of the acting loop costs as much to organise as such a small step costs to compute
+UNROLL = (
+    5  # a turn of the acting loop costs as much to organise as such a small step costs to compute
+)
 
 
 class DeepSeaState(NamedTuple):
@@ -57,6 +59,17 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
         shift = jnp.where(moves_right, jnp.where(slips, 0, 1), -1)
         row, column = row + 1, jnp.clip(column + shift, 0, depth - 1)
         ended = row == depth
-        return Step(DeepSeaState(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed)
+        return Step(
+            DeepSeaState(row, column, strayed), reward, jnp.where(ended, 0.0, 1.0), ended & ~strayed
+        )
 
-    return Env(f"deep-sea-{depth}", Discrete(depth * depth), Discrete(2), env_params, reset, observe, step, unroll=UNROLL)
+    return Env(
+        f"deep-sea-{depth}",
+        Discrete(depth * depth),
+        Discrete(2),
+        env_params,
+        reset,
+        observe,
+        step,
+        unroll=UNROLL,
+    )

@@ -33,14 +33,23 @@ from ersac.envs.base import Box, Discrete, HostEnv, HostStep, Space
 from ersac.packages import require_package
 from ersac.runs.exits import SIGNALS, Resumable
 
-TABLE_LIMIT = 100_000  # up to so many states several whole numbers become one, so that tables can be used
+TABLE_LIMIT = (
+    100_000  # up to so many states several whole numbers become one, so that tables can be used
+)
 GRIDS = ("MiniGrid-", "BabyAI-")  # ids of minigrid
-SUCCESS = ("is_success", "success")  # where an environment's info says that an episode reached its goal
+SUCCESS = (
+    "is_success",
+    "success",
+)  # where an environment's info says that an episode reached its goal
 CLOSE_SECONDS = 5.0  # that workers are given to leave
-ANSWER_SECONDS = 300.0  # that a worker is given to answer: its environments may have to start a game first
+ANSWER_SECONDS = (
+    300.0  # that a worker is given to answer: its environments may have to start a game first
+)
 
 Make = Callable[[], gymnasium.Env]
-Encode = Callable[[Any], np.ndarray]  # what Gymnasium has of N environments -> [N, ...], always a new array
+Encode = Callable[
+    [Any], np.ndarray
+]  # what Gymnasium has of N environments -> [N, ...], always a new array
 
 
 def resolve(name: str, **options: Any) -> Make:
@@ -60,7 +69,11 @@ def resolve(name: str, **options: Any) -> Make:
             raise SettingsError(f"{name}: {module} cannot be imported: {_line(error)}") from error
     if known not in gymnasium.registry:
         close = difflib.get_close_matches(known, gymnasium.registry, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "if a package registers it, write package.module:Id-v0"
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "if a package registers it, write package.module:Id-v0"
+        )
         raise SettingsError(f"unknown environment '{name}'; {hint}")
     # What is registered goes with it: a worker may not have registered it.
     return partial(_made, gymnasium.registry[known], is_grid, **options)
@@ -93,14 +106,20 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
             return Discrete(int(space.n)), lambda obs: (obs - space.start).astype(np.int32)
         case spaces.MultiDiscrete() if (n := math.prod(space.nvec.ravel().tolist())) <= TABLE_LIMIT:
             digits = space.nvec.ravel()
-            worth = np.append(np.cumprod(digits[:0:-1])[::-1], 1)  # of one more in each digit; the last digit counts ones
-            return Discrete(n), lambda obs: ((obs - space.start).reshape(len(obs), -1) @ worth).astype(np.int32)
+            worth = np.append(
+                np.cumprod(digits[:0:-1])[::-1], 1
+            )  # of one more in each digit; the last digit counts ones
+            return Discrete(n), lambda obs: (
+                (obs - space.start).reshape(len(obs), -1) @ worth
+            ).astype(np.int32)
         case spaces.Box() if _is_image(space):
             height, *_, last = space.shape
             if len(space.shape) == 2:
                 return Box((*space.shape, 1), is_bytes=True), lambda obs: obs[..., None].copy()
             if height <= 4 < last:  # channels first
-                return Box((*space.shape[1:], height), is_bytes=True), lambda obs: np.moveaxis(obs, 1, -1).copy()
+                return Box((*space.shape[1:], height), is_bytes=True), lambda obs: np.moveaxis(
+                    obs, 1, -1
+                ).copy()
             return Box(space.shape, is_bytes=True), lambda obs: obs.copy()
         case spaces.Box():
             if not space.shape:
@@ -108,7 +127,9 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
             return Box(space.shape), lambda obs: obs.astype(np.float32)
     vector = _vector(space)
     if vector is None:
-        raise SettingsError(f"observations of the space {space} cannot be made numbers of; wrap the environment")
+        raise SettingsError(
+            f"observations of the space {space} cannot be made numbers of; wrap the environment"
+        )
     return Box((vector.size,)), vector.encode
 
 
@@ -121,17 +142,25 @@ def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], 
             def decode(actions: np.ndarray) -> list[int]:
                 """Checked, because some environments hang on an action that they do not have."""
                 asked = actions.tolist()
-                assert 0 <= min(asked) <= max(asked) < n, f"actions {actions} are not all from 0 to {n - 1}"
+                assert 0 <= min(asked) <= max(asked) < n, (
+                    f"actions {actions} are not all from 0 to {n - 1}"
+                )
                 return [action + start for action in asked] if start else asked
 
             return Discrete(n), decode
         case spaces.Box() if np.issubdtype(space.dtype, np.floating):
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             if not np.isfinite(low + high).all():
-                raise SettingsError(f"actions of the space {space} have no bounds; wrap the environment so that they have")
-            reshaped = lambda actions: list(actions.reshape(len(actions), *space.shape).astype(space.dtype))
+                raise SettingsError(
+                    f"actions of the space {space} have no bounds; wrap the environment so that they have"
+                )
+            reshaped = lambda actions: list(
+                actions.reshape(len(actions), *space.shape).astype(space.dtype)
+            )
             return Box(space.shape or (1,), low=low, high=high), reshaped
-    raise SettingsError(f"actions of the space {space} are not served: only Discrete ones and a Box of floats")
+    raise SettingsError(
+        f"actions of the space {space} are not served: only Discrete ones and a Box of floats"
+    )
 
 
 class _Vector(NamedTuple):
@@ -178,7 +207,9 @@ def _join_arrays(entries: Iterable[tuple[Any, gymnasium.Space]]) -> _Vector | No
     served = {key: vector for key, space in entries if (vector := _vector(space)) is not None}
     if not served:
         return None
-    join = lambda obs: np.concatenate([vector.encode(obs[key]) for key, vector in served.items()], axis=1)
+    join = lambda obs: np.concatenate(
+        [vector.encode(obs[key]) for key, vector in served.items()], axis=1
+    )
     return _Vector(sum(vector.size for vector in served.values()), join)
 
 
@@ -203,7 +234,9 @@ def _coded(env: gymnasium.Env) -> gymnasium.Env:
     assert isinstance(seen, spaces.Dict)
     image = spaces.MultiDiscrete(np.broadcast_to(codes, seen["image"].shape or ()))
     space = spaces.Dict({"direction": seen["direction"], "image": image})
-    return gymnasium.wrappers.TransformObservation(env, lambda obs: {key: obs[key] for key in space}, space)
+    return gymnasium.wrappers.TransformObservation(
+        env, lambda obs: {key: obs[key] for key in space}, space
+    )
 
 
 def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
@@ -225,7 +258,9 @@ def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
     def joined(obs: Sequence[Any]) -> np.ndarray:
         array, shape = encode(_joined_as(space, obs)), getattr(single, "shape", ())
         if array.shape[1:] != shape:
-            raise ValueError(f"an observation has the shape {array.shape[1:]}, and its space {shape}")
+            raise ValueError(
+                f"an observation has the shape {array.shape[1:]}, and its space {shape}"
+            )
         return array
 
     def reset(seed: int) -> np.ndarray:
@@ -243,7 +278,9 @@ def _here(make: Make, name: str, envs: int, frames: int) -> HostEnv:
         nonlocal ended, window
         asked, fake = decode(actions), ended
         try:
-            obs, reward, terminated, cut, info = zip(*map(_stepped, made, fake.tolist(), asked), strict=True)
+            obs, reward, terminated, cut, info = zip(
+                *map(_stepped, made, fake.tolist(), asked), strict=True
+            )
             seen, over = joined(obs), np.array(terminated, bool)
         except Exception as error:
             raise Resumable(f"{name} broke in step: {_line(error)}") from error
@@ -272,7 +309,9 @@ def _joined_as(space: gymnasium.Space, obs: Sequence[Any]) -> Any:
     return concatenate(space, obs, create_empty_array(space, len(obs)))
 
 
-def _stepped(env: gymnasium.Env, begins: bool, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+def _stepped(
+    env: gymnasium.Env, begins: bool, action: Any
+) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     """What an environment answers to an action; where an episode has to begin, it does, whatever the action."""
     if begins:
         obs, info = env.reset()
@@ -280,7 +319,9 @@ def _stepped(env: gymnasium.Env, begins: bool, action: Any) -> tuple[Any, Any, A
     return env.step(action)
 
 
-Slid = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]  # window, next observation, where an episode begins with it -> window
+Slid = Callable[
+    [np.ndarray, np.ndarray, np.ndarray], np.ndarray
+]  # window, next observation, where an episode begins with it -> window
 
 
 def frame_stack(single: Space, frames: int, name: str) -> tuple[Space, Encode, Slid]:
@@ -288,7 +329,9 @@ def frame_stack(single: Space, frames: int, name: str) -> tuple[Space, Encode, S
     if frames == 1:
         return single, lambda obs: obs, lambda window, obs, begins: obs
     if isinstance(single, Discrete):
-        raise SettingsError(f"{name} has observations that are whole numbers: they cannot be stacked; set frames to 1")
+        raise SettingsError(
+            f"{name} has observations that are whole numbers: they cannot be stacked; set frames to 1"
+        )
     *others, depth = single.shape
     begun = lambda obs: np.concatenate([obs] * frames, axis=-1)
 
@@ -305,7 +348,9 @@ def _succeeded(infos: Sequence[dict[str, Any]], ended: np.ndarray) -> np.ndarray
     """Which episodes ended well, as far as their environments say so."""
     if not any(infos):  # most say nothing at all
         return np.zeros(len(ended), bool)
-    return ended & np.array([any(np.any(info[key]) for key in SUCCESS if key in info) for info in infos])
+    return ended & np.array(
+        [any(np.any(info[key]) for key in SUCCESS if key in info) for info in infos]
+    )
 
 
 def _line(error: BaseException) -> str:
@@ -334,14 +379,21 @@ def _spread(make: Make, name: str, envs: int, workers: int, frames: int) -> Host
 
     Not Gymnasium's AsyncVectorEnv: that has a process for every environment, and cannot share the memory of spaces such as MiniGrid's.
     """
-    one = _here(make, name, 1, frames)  # what is wrong with it is said here and now, and its spaces are known before memory is shared
+    one = _here(
+        make, name, 1, frames
+    )  # what is wrong with it is said here and now, and its spaces are known before memory is shared
     one.close()
     shape, dtype = _array(one.observations)
-    context = multiprocessing.get_context("spawn")  # a process with threads, such as jax's, cannot be forked safely
+    context = multiprocessing.get_context(
+        "spawn"
+    )  # a process with threads, such as jax's, cannot be forked safely
     buffer = context.RawArray("B", envs * math.prod(shape) * np.dtype(dtype).itemsize)
     bounds = [envs * i // workers for i in range(workers + 1)]
     parts = [slice(*ends) for ends in itertools.pairwise(bounds)]
-    shares = [_WorkerShare(CloudpickleWrapper(make), name, frames, part, buffer, (envs, *shape), dtype) for part in parts]
+    shares = [
+        _WorkerShare(CloudpickleWrapper(make), name, frames, part, buffer, (envs, *shape), dtype)
+        for part in parts
+    ]
     started = _start_workers(context, name, shares)
     seen = shares[0].seen()
 
@@ -364,7 +416,9 @@ def _spread(make: Make, name: str, envs: int, workers: int, frames: int) -> Host
         atexit.unregister(close)
         _left(started)
 
-    atexit.register(close)  # before multiprocessing's own, which waits for processes that have nobody to tell them to leave
+    atexit.register(
+        close
+    )  # before multiprocessing's own, which waits for processes that have nobody to tell them to leave
     return HostEnv(name, one.observations, one.actions, envs, reset, step, close)
 
 
@@ -375,7 +429,9 @@ def _start_workers(context: Any, name: str, shares: list[_WorkerShare]) -> Start
     """A worker for each share."""
     started: Started = []
     resource_tracker.ensure_running()  # it would lift the block when it starts
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # workers are born deaf: a Ctrl-C reaches them as well
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, SIGNALS
+    )  # workers are born deaf: a Ctrl-C reaches them as well
     try:
         for share in shares:
             ours, theirs = context.Pipe()
@@ -385,7 +441,9 @@ def _start_workers(context: Any, name: str, shares: list[_WorkerShare]) -> Start
             started.append((process, ours))
     except Exception as error:
         _left(started)
-        raise SettingsError(f"{name} cannot be sent to a worker: {_line(error)}; set workers to 0") from error
+        raise SettingsError(
+            f"{name} cannot be sent to a worker: {_line(error)}; set workers to 0"
+        ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return started
@@ -396,7 +454,9 @@ def _work(share: _WorkerShare, pipe: Connection) -> None:
     for number in SIGNALS:  # who holds it decides when it is enough. Not SIG_IGN, which programs that an environment starts would inherit
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    threading.Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    threading.Thread(
+        target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
     with contextlib.suppress(EOFError, OSError), contextlib.ExitStack() as stack:
         try:
             env = _here(share.make.fn, share.name, share.envs.stop - share.envs.start, share.frames)
@@ -426,7 +486,9 @@ def _answer(name: str, process: BaseProcess, pipe: Connection) -> Any:
     try:
         if not pipe.poll(ANSWER_SECONDS):
             process.kill()
-            raise Resumable(f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: look for what its step or reset waits for")
+            raise Resumable(
+                f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: look for what its step or reset waits for"
+            )
         answer = pipe.recv()
     except (EOFError, OSError) as error:
         process.join(CLOSE_SECONDS)

@@ -24,13 +24,20 @@ class GymnaxState(NamedTuple):
 def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
     """The environment of that name with its default parameters."""
     if name not in gymnax.registered_envs:
-        raise SettingsError(f"unknown gymnax environment {name}{nearest(name, gymnax.registered_envs)}")
+        raise SettingsError(
+            f"unknown gymnax environment {name}{nearest(name, gymnax.registered_envs)}"
+        )
     with jax.ensure_compile_time_eval():  # a loop may build it while it is being compiled itself
         try:
             env, params = gymnax.make(name)
         except Exception as error:  # one of them downloads its data
-            raise SettingsError(f"{name} cannot be made: {' '.join(f'{type(error).__name__}: {error}'.split())}") from error
-        observations, actions = served(name, env.observation_space(params)), served(name, env.action_space(params))
+            raise SettingsError(
+                f"{name} cannot be made: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+            ) from error
+        observations, actions = (
+            served(name, env.observation_space(params)),
+            served(name, env.action_space(params)),
+        )
 
     def shown(obs: Any) -> Array:
         if isinstance(observations, Discrete):
@@ -52,7 +59,17 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
         discount = jnp.where(real & ~terminated, 1.0, 0.0)
         return Step(following, reward, discount, jnp.bool_(False), jnp.where(real, 1.0, 0.0))
 
-    return Env(name, observations, actions, lambda seed: (), reset, lambda env_params, state: state.obs, step, envs, target)
+    return Env(
+        name,
+        observations,
+        actions,
+        lambda seed: (),
+        reset,
+        lambda env_params, state: state.obs,
+        step,
+        envs,
+        target,
+    )
 
 
 def served(name: str, space: Any) -> Space:
@@ -61,7 +78,10 @@ def served(name: str, space: Any) -> Space:
         case spaces.Discrete():
             return Discrete(int(space.n))
         case spaces.Box():
-            bounds = (np.broadcast_to(np.asarray(bound, float), space.shape).ravel() for bound in (space.low, space.high))
+            bounds = (
+                np.broadcast_to(np.asarray(bound, float), space.shape).ravel()
+                for bound in (space.low, space.high)
+            )
             low, high = (tuple(float(x) for x in bound) for bound in bounds)
             return Box(tuple(space.shape) or (1,), False, low, high)
         case spaces.Dict():

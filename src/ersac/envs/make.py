@@ -6,7 +6,10 @@ from ersac import config
 from ersac.envs.base import Env, HostEnv
 from ersac.packages import require_package
 
-EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}  # the package of a kind, and the extra that has it
+EXTRAS = {
+    config.Gymnax: ("gymnax", "gymnax"),
+    config.Gym: ("gymnasium", "gym"),
+}  # the package of a kind, and the extra that has it
 
 
 def require_env_package(settings: config.Environment) -> None:
@@ -45,4 +48,6 @@ def make_host_env(settings: config.Gym) -> HostEnv:
 
     make = settings.make or gym.resolve(settings.id)
     env = gym.host_env(make, settings.id, settings.envs, settings.workers, settings.frames)
-    return env._replace(target=gym.threshold(settings.id) if settings.target is None else settings.target)
+    return env._replace(
+        target=gym.threshold(settings.id) if settings.target is None else settings.target
+    )

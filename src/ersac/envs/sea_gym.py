@@ -20,7 +20,9 @@ class OneHotDeepSea(gymnasium.Env[np.ndarray, int]):
         self.action_space = gymnasium.spaces.Discrete(2)
         self.row = self.column = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Dive from the top left corner."""
         super().reset(seed=seed)
         self.row = self.column = 0
@@ -32,7 +34,9 @@ class OneHotDeepSea(gymnasium.Env[np.ndarray, int]):
         treasure = moves_right and self.column == self.depth - 1  # tested before moving
         reward = float(treasure) - (MOVE_COST / self.depth if moves_right else 0.0)
         self.row += 1
-        self.column = min(self.column + 1, self.depth - 1) if moves_right else max(self.column - 1, 0)
+        self.column = (
+            min(self.column + 1, self.depth - 1) if moves_right else max(self.column - 1, 0)
+        )
         ended = self.row == self.depth
         return self._observation(), reward, ended, False, {"is_success": treasure} if ended else {}
 

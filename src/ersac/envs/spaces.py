@@ -15,14 +15,21 @@ def space_json(space: Space) -> dict[str, Any]:
         case spaces.Discrete():
             return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
         case spaces.MultiDiscrete():
-            return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {
+                "kind": "MultiDiscrete",
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+            }
         case spaces.MultiBinary():
             return {"kind": "MultiBinary", "shape": list(space.shape)}
         case spaces.Box():
             bounds = {"low": _bound_json(space.low), "high": _bound_json(space.high)}
             return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
         case spaces.Dict():  # pairs, because their order is that of the numbers
-            return {"kind": "Dict", "entries": [[key, space_json(each)] for key, each in space.spaces.items()]}
+            return {
+                "kind": "Dict",
+                "entries": [[key, space_json(each)] for key, each in space.spaces.items()],
+            }
         case spaces.Tuple():
             return {"kind": "Tuple", "entries": [space_json(each) for each in space.spaces]}
     return {"kind": "LeftOut"}
@@ -38,7 +45,10 @@ def space_from_json(told: Mapping[str, Any]) -> Space:
         case "MultiBinary":
             return spaces.MultiBinary(told["shape"])
         case "Box":
-            low, high = (np.broadcast_to(np.array(told[name], told["dtype"]), told["shape"]) for name in ("low", "high"))
+            low, high = (
+                np.broadcast_to(np.array(told[name], told["dtype"]), told["shape"])
+                for name in ("low", "high")
+            )
             return spaces.Box(low, high, dtype=np.dtype(told["dtype"]).type)
         case "Dict":
             return spaces.Dict([(key, space_from_json(each)) for key, each in told["entries"]])
@@ -53,7 +63,9 @@ def alone(space: Space, observation: Any) -> Any:
         case spaces.Dict():
             return {key: alone(each, observation[key]) for key, each in space.spaces.items()}
         case spaces.Tuple():
-            return tuple(alone(each, part) for each, part in zip(space.spaces, observation, strict=True))
+            return tuple(
+                alone(each, part) for each, part in zip(space.spaces, observation, strict=True)
+            )
         case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             array = np.asarray(observation)
             if array.shape != space.shape:

@@ -15,10 +15,15 @@ class Lock(gymnasium.Env[int, int]):
     KEYS = "3021132010-"  # after the last one nothing fits: it closes again
 
     def __init__(self) -> None:
-        self.observation_space, self.action_space = gymnasium.spaces.Discrete(11), gymnasium.spaces.Discrete(4)
+        self.observation_space, self.action_space = (
+            gymnasium.spaces.Discrete(11),
+            gymnasium.spaces.Discrete(4),
+        )
         self.right = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[int, dict[str, Any]]:
         """Close it."""
         super().reset(seed=seed)
         self.right = 0
@@ -37,7 +42,9 @@ class FixedLayout(gymnasium.Wrapper):
         super().__init__(env)
         self.layout = layout
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in that layout, whatever the seed."""
         return self.env.reset(seed=self.layout, options=options)
 

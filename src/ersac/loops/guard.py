@@ -9,9 +9,22 @@ from jax import numpy as jnp
 from ersac.types import Array, Learner, Trajectory, Tree
 
 # In the order in which one spoils the next. What an agent's metrics hold besides stands between the last loss and the gradient.
-BEFORE = ("observation", "logits", "reward", "tau", "sigma2", "entropy", "payoff", "critic loss", "reward loss")
+BEFORE = (
+    "observation",
+    "logits",
+    "reward",
+    "tau",
+    "sigma2",
+    "entropy",
+    "payoff",
+    "critic loss",
+    "reward loss",
+)
 AFTER = ("gradient", "log_tau", "params")
-METRIC_NAMES = {"critic": "critic loss", "reward": "reward loss"}  # metrics under whose name something else is known here
+METRIC_NAMES = {
+    "critic": "critic loss",
+    "reward": "reward loss",
+}  # metrics under whose name something else is known here
 
 
 class NonFiniteValue(NamedTuple):
@@ -33,17 +46,25 @@ def finite_sums(t: Trajectory, learner: Learner) -> dict[str, Array]:
     if jnp.issubdtype(t.obs.dtype, jnp.floating):
         envs, length = t.reward.shape
         sums["observation"] = t.obs[:, :-1].reshape(envs, length, -1).sum(axis=(0, 2))
-    return sums | {"gradient": _biases(learner.opt), "log_tau": learner.log_tau, "params": _biases(learner.params.dense)}
+    return sums | {
+        "gradient": _biases(learner.opt),
+        "log_tau": learner.log_tau,
+        "params": _biases(learner.params.dense),
+    }
 
 
 def _biases(tree: Tree) -> Array:
     """The sum of all vectors and single numbers, and of the last matrices of networks without biases, which is finite if they are."""
     looked_at = lambda path, leaf: leaf.ndim <= 1 or getattr(path[-1], "key", None) == "top"
-    small = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if looked_at(path, leaf)]
+    small = [
+        leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if looked_at(path, leaf)
+    ]
     return sum((jnp.sum(leaf, dtype=jnp.float32) for leaf in small), jnp.zeros(()))
 
 
-def find_nonfinite(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int) -> list[NonFiniteValue]:
+def find_nonfinite(
+    seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], steps: int
+) -> list[NonFiniteValue]:
     """The first alarm of every seed that has one, the earliest first; everything is [seeds, rollouts] or [seeds, rollouts, steps]."""
     bad = {name: ~np.isfinite(values) for name, values in seen.items()}
     bad |= {METRIC_NAMES.get(name, name): ~np.isfinite(values) for name, values in metrics.items()}
@@ -51,7 +72,9 @@ def find_nonfinite(seen: dict[str, np.ndarray], metrics: dict[str, np.ndarray], 
         return []
     others = sorted(bad.keys() - {*BEFORE, *AFTER})
     order = [name for name in (*BEFORE, *others, *AFTER) if name in bad]
-    when = np.stack([_first_nonfinite_step(bad[name], steps) for name in order])  # [tensors, seeds, rollouts]
+    when = np.stack(
+        [_first_nonfinite_step(bad[name], steps) for name in order]
+    )  # [tensors, seeds, rollouts]
     on_nonfinite: np.ndarray = np.min(when, axis=0) <= steps  # [seeds, rollouts]
     found = []
     for seed in map(int, np.flatnonzero(on_nonfinite.any(axis=1))):

@@ -29,7 +29,17 @@ from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
 from ersac.envs.make import make_host_env
 from ersac.loops import devices, guard
 from ersac.loops.base import Loop
-from ersac.loops.device import FEED, START, Chunk, EpisodeSteps, Metrics, complaint, jax_options, raise_nonfinite, seeds_of
+from ersac.loops.device import (
+    FEED,
+    START,
+    Chunk,
+    EpisodeSteps,
+    Metrics,
+    complaint,
+    jax_options,
+    raise_nonfinite,
+    seeds_of,
+)
 from ersac.loops.learn import learn
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
 from ersac.runs.checkpoint import flatten
@@ -54,7 +64,9 @@ class SeedState:
     def __init__(self, env: HostEnv, seed: int, carry: HostCarry) -> None:
         self.env, self.seed, self.carry = env, seed, carry
         self.key = jax.random.key(seed)
-        self.newest: ActorParams | None = None  # replaced as a whole, so that nobody who takes it sees half of a change
+        self.newest: ActorParams | None = (
+            None  # replaced as a whole, so that nobody who takes it sees half of a change
+        )
         self.renewed = threading.Condition()  # told when it is
         self.obs: np.ndarray | None = None  # [N, ...]
         self.episode_state: Tree = ()
@@ -105,10 +117,16 @@ class HostProgram(NamedTuple):
 def _init_episodes(settings: config.Experiment, spec: Spec, learner: Learner, key: Key) -> Tree:
     """What the agent keeps through the episodes that now begin [N, ...]."""
     agent = _agent(settings, spec)
-    return jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(env_keys(key, spec.envs))
+    return jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(
+        env_keys(key, spec.envs)
+    )
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("small", "large"), meta_fields=("structure", "shapes"))
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("small", "large"),
+    meta_fields=("structure", "shapes"),
+)
 @dataclass(frozen=True)
 class Packed:
     """The arrays of who acts: a compiled call takes longer for every one that it is handed, and acting is little else."""
@@ -166,10 +184,16 @@ class ChunkNoise(NamedTuple):
     noise: Tree  # [R, N, T, ...]   what goes with them to the learner, on the host; as large as the numbers say
 
 
-def _draw_noise(settings: config.Experiment, spec: Spec, numbers: dict[str, Array], key: Key, rollouts: Array) -> ChunkNoise:
+def _draw_noise(
+    settings: config.Experiment, spec: Spec, numbers: dict[str, Array], key: Key, rollouts: Array
+) -> ChunkNoise:
     settings = config.with_floats(settings, numbers)
     agent = _agent(settings, spec)
-    rollout_noise = jax.vmap(lambda rollout: draw_all_noise(settings.learner, agent, spec.envs, jax.random.fold_in(key, rollout)))(rollouts)
+    rollout_noise = jax.vmap(
+        lambda rollout: draw_all_noise(
+            settings.learner, agent, spec.envs, jax.random.fold_in(key, rollout)
+        )
+    )(rollouts)
     return ChunkNoise(rollout_noise.action_noise, rollout_noise.noise)
 
 
@@ -182,19 +206,31 @@ class ActionDraw(NamedTuple):
 
 
 def _act_step(
-    settings: config.Experiment, spec: Spec, actor_params: Packed, episode_state: Tree, obs: Array, action_noise: Tree, r: Array, t: Array
+    settings: config.Experiment,
+    spec: Spec,
+    actor_params: Packed,
+    episode_state: Tree,
+    obs: Array,
+    action_noise: Tree,
+    r: Array,
+    t: Array,
 ) -> ActionDraw:
     """The actions of step t of rollout r, by its part of the chance of all [R, N, T, ...]."""
     agent, learner = _agent(settings, spec), unpack_arrays(actor_params)
     one = lambda episode_state, obs, action_noise: agent.act(
-        learner, episode_state, obs, jax.tree.map(lambda chunk_noise: chunk_noise[r, t], action_noise)
+        learner,
+        episode_state,
+        obs,
+        jax.tree.map(lambda chunk_noise: chunk_noise[r, t], action_noise),
     )
     action, dist_params = jax.vmap(one, in_axes=(0, 0, 1))(episode_state, obs, action_noise)
     env_action = agent.to_env(action)
     return ActionDraw(action, dist_params, None if env_action is action else env_action)
 
 
-def _join_steps(settings: config.Experiment, spec: Spec, dist_params: list[Tree], action: list[Array]) -> tuple[Array, Array]:
+def _join_steps(
+    settings: config.Experiment, spec: Spec, dist_params: list[Tree], action: list[Array]
+) -> tuple[Array, Array]:
     """Actions [N, T] and their log-probabilities, from those of every step."""
     agent = _agent(settings, spec)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *dist_params)
@@ -217,7 +253,13 @@ def _learn(
     agent, buffer = _agent(settings, spec), make_buffer(settings.learner, spec.envs)
     key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
-    return learner, pack_arrays(agent.actor_params(learner)), buffer_state, metrics, guard.finite_sums(newest, learner)
+    return (
+        learner,
+        pack_arrays(agent.actor_params(learner)),
+        buffer_state,
+        metrics,
+        guard.finite_sums(newest, learner),
+    )
 
 
 def _agent(settings: config.Experiment, spec: Spec) -> Agent:
@@ -228,12 +270,21 @@ def _agent(settings: config.Experiment, spec: Spec) -> Agent:
 def static_host_settings(settings: config.Experiment) -> config.Experiment:
     """What of some settings decides the compiled programs: neither numbers nor seeds nor the budget."""
     assert settings.env.on_host
-    of_a_run = {"seed": 0, "seeds": 1, "episodes": 1, "steps": None, "stop_when_solved": True, "chunk": 1}
+    of_a_run = {
+        "seed": 0,
+        "seeds": 1,
+        "episodes": 1,
+        "steps": None,
+        "stop_when_solved": True,
+        "chunk": 1,
+    }
     return config.static(config.override(settings, **of_a_run, make=None, workers=0, lockstep=True))
 
 
 def prepare_host(
-    settings: config.Experiment, variants: Sequence[config.Experiment] | None = None, make: Callable[[], HostEnv] | None = None
+    settings: config.Experiment,
+    variants: Sequence[config.Experiment] | None = None,
+    make: Callable[[], HostEnv] | None = None,
 ) -> HostProgram:
     """Make the environments and the learner of every seed, and compile."""
     assert variants is None, "a batch of variants is a matter of environments on the device"
@@ -245,7 +296,10 @@ def prepare_host(
     envs = [make_host_env(settings.env) if make is None else make() for _ in seeds]
     spec = spec_of(envs[0])
     config.check_memory(settings, size_of(spec))
-    seed_states = [SeedState(env, seed, init_carry(settings, spec, seed)) for env, seed in zip(envs, seeds, strict=True)]
+    seed_states = [
+        SeedState(env, seed, init_carry(settings, spec, seed))
+        for env, seed in zip(envs, seeds, strict=True)
+    ]
     program = assemble(settings, spec, seed_states)
     _warm_up(program)
     return program._replace(compile_seconds=time.perf_counter() - began)
@@ -253,9 +307,23 @@ def prepare_host(
 
 def assemble(settings: config.Experiment, spec: Spec, seed_states: list[SeedState]) -> HostProgram:
     """A run of those places, nothing of which is compiled yet."""
-    seeds, carry = tuple(seed_state.seed for seed_state in seed_states), [seed_state.carry for seed_state in seed_states]
-    numbers = {name: jnp.asarray(number) for name, number in config.floats(settings).items()}  # put on the device once
-    return HostProgram(settings, spec, compile_calls(static_host_settings(settings), spec), numbers, seeds, seed_states, carry, 0.0)
+    seeds, carry = (
+        tuple(seed_state.seed for seed_state in seed_states),
+        [seed_state.carry for seed_state in seed_states],
+    )
+    numbers = {
+        name: jnp.asarray(number) for name, number in config.floats(settings).items()
+    }  # put on the device once
+    return HostProgram(
+        settings,
+        spec,
+        compile_calls(static_host_settings(settings), spec),
+        numbers,
+        seeds,
+        seed_states,
+        carry,
+        0.0,
+    )
 
 
 def size_of(spec: Spec) -> config.EnvSize:
@@ -283,12 +351,23 @@ def _blank(settings: config.Experiment, spec: Spec) -> Trajectory:
     learner = jax.eval_shape(lambda: agent.init(np.random.default_rng(0)))
     episode_state = jax.eval_shape(lambda key: agent.init_episode(learner, key), key)
     action_noise = jax.eval_shape(lambda key: agent.action_noise(key, 1), key)
-    one = lambda tree: jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
-    action, _ = jax.eval_shape(agent.act, learner, episode_state, jax.ShapeDtypeStruct(obs.shape[2:], obs.dtype), one(action_noise))
+    one = lambda tree: jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree
+    )
+    action, _ = jax.eval_shape(
+        agent.act,
+        learner,
+        episode_state,
+        jax.ShapeDtypeStruct(obs.shape[2:], obs.dtype),
+        one(action_noise),
+    )
     noise = jax.eval_shape(lambda key: agent.noise(key, length), key)
     zeros = jnp.zeros((envs, length))
     filled = lambda leaf, *leading: jnp.zeros((*leading, *leaf.shape), leaf.dtype)
-    actions, noises = filled(action, envs, length), jax.tree.map(lambda leaf: filled(leaf, envs), noise)
+    actions, noises = (
+        filled(action, envs, length),
+        jax.tree.map(lambda leaf: filled(leaf, envs), noise),
+    )
     return Trajectory(jnp.asarray(obs), actions, zeros, zeros, zeros, zeros, noises)
 
 
@@ -303,13 +382,19 @@ def _warm_up(program: HostProgram) -> None:
     settings, seed_state, compiled = program.settings, program.seed_states[0], program.calls
     blank = _blank(settings, program.spec)
     learner = seed_state.carry.learner
-    chunk_noise = compiled.draw_noise(program.numbers, seed_state.key, np.arange(config.rollouts_per_chunk(settings)))
+    chunk_noise = compiled.draw_noise(
+        program.numbers, seed_state.key, np.arange(config.rollouts_per_chunk(settings))
+    )
     episode_state = compiled.init_episode(learner, jax.random.fold_in(seed_state.key, START))
-    drawn = compiled.act(compiled.pack(learner), episode_state, blank.obs[:, 0], chunk_noise.action_noise, 0, 0)
+    drawn = compiled.act(
+        compiled.pack(learner), episode_state, blank.obs[:, 0], chunk_noise.action_noise, 0, 0
+    )
     length = settings.learner.rollout
     compiled.joined([drawn.dist_params] * length, [drawn.action] * length)
     buffer_state = jax.tree.map(jnp.copy, seed_state.carry.buffer_state)
-    compiled.learn(program.numbers, seed_state.carry.learner, buffer_state, blank, seed_state.key, 0)
+    compiled.learn(
+        program.numbers, seed_state.carry.learner, buffer_state, blank, seed_state.key, 0
+    )
 
 
 class ActedRollout(NamedTuple):
@@ -334,34 +419,62 @@ class StopActing(Exception):
 
 
 def act_rollout(
-    program: HostProgram, seed_state: SeedState, chunk_noise: ChunkNoise, first: int, r: int, enough: threading.Event
+    program: HostProgram,
+    seed_state: SeedState,
+    chunk_noise: ChunkNoise,
+    first: int,
+    r: int,
+    enough: threading.Event,
 ) -> ActedRollout:
     """T steps in every environment of a place with its newest parameters: rollout `first + r`, with the r-th of the dice."""
-    compiled, length, rollout, actor_params = program.calls, program.settings.learner.rollout, first + r, seed_state.newest
+    compiled, length, rollout, actor_params = (
+        program.calls,
+        program.settings.learner.rollout,
+        first + r,
+        seed_state.newest,
+    )
     assert actor_params is not None
     if seed_state.obs is None:
         seed_state.obs = seed_state.env.reset(env_seed(seed_state.seed, rollout))
-        seed_state.episode_state = compiled.init_episode(actor_params.learner, jax.random.fold_in(seed_state.key, START))
+        seed_state.episode_state = compiled.init_episode(
+            actor_params.learner, jax.random.fold_in(seed_state.key, START)
+        )
     keeps = bool(jax.tree.leaves(seed_state.episode_state))
     obs, steps, actions, dist_params = [seed_state.obs], [], [], []
     for t in range(length):
         if enough.is_set():
             raise StopActing
-        drawn = compiled.act(actor_params.packed, seed_state.episode_state, seed_state.obs, chunk_noise.action_noise, r, t)
+        drawn = compiled.act(
+            actor_params.packed,
+            seed_state.episode_state,
+            seed_state.obs,
+            chunk_noise.action_noise,
+            r,
+            t,
+        )
         actions.append(drawn.action)
         dist_params.append(drawn.dist_params)
-        step = seed_state.env.step(np.asarray(drawn.action if drawn.env_action is None else drawn.env_action))
+        step = seed_state.env.step(
+            np.asarray(drawn.action if drawn.env_action is None else drawn.env_action)
+        )
         seed_state.obs = step.obs
         obs.append(step.obs)
         steps.append(step)
         if keeps and step.ended.any():
             seed_state.episode_state = compiled.renewed(
-                actor_params.learner, seed_state.episode_state, seed_state.key, rollout, t, step.ended
+                actor_params.learner,
+                seed_state.episode_state,
+                seed_state.key,
+                rollout,
+                t,
+                step.ended,
             )
     joined, log_mu = compiled.joined(dist_params, actions)
     column = lambda name: of_steps((getattr(step, name) for step in steps), log_mu.dtype)
     noise = jax.tree.map(lambda chunk_noise: chunk_noise[r], chunk_noise.noise)
-    trajectory = Trajectory(of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise)
+    trajectory = Trajectory(
+        of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise
+    )
     return ActedRollout(trajectory, _episodes(seed_state, steps), actor_params.rollouts)
 
 
@@ -371,14 +484,25 @@ def of_steps(each: Iterable[np.ndarray], dtype: Any = None) -> Any:
 
 
 def _restart_episodes(
-    settings: config.Experiment, spec: Spec, learner: Learner, episode_state: Tree, key: Key, rollout: Array, t: Array, ended: Array
+    settings: config.Experiment,
+    spec: Spec,
+    learner: Learner,
+    episode_state: Tree,
+    key: Key,
+    rollout: Array,
+    t: Array,
+    ended: Array,
 ) -> Tree:
     """What the agent keeps, drawn anew where an episode ended."""
     begins = lambda key: jax.random.split(step_keys(key, settings.learner.rollout)[t])[1]
     keys = jax.vmap(begins)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
     agent = _agent(settings, spec)
     new = jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(keys)
-    return jax.tree.map(lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old), new, episode_state)
+    return jax.tree.map(
+        lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+        new,
+        episode_state,
+    )
 
 
 def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
@@ -409,7 +533,9 @@ class Failure(NamedTuple):
     error: BaseException
 
 
-def stream_rollouts(program: HostProgram, seed_state: SeedState, count: int) -> Generator[ActedRollout]:
+def stream_rollouts(
+    program: HostProgram, seed_state: SeedState, count: int
+) -> Generator[ActedRollout]:
     """The rollouts of a place, without end, each acted with the parameters that are newest when it begins; dice are thrown for `count`."""
     learner, begun = seed_state.carry.learner, int(seed_state.carry.rollouts)
     seed_state.newest = ActorParams(learner, program.calls.pack(learner), begun)
@@ -417,7 +543,9 @@ def stream_rollouts(program: HostProgram, seed_state: SeedState, count: int) -> 
 
     def each() -> Iterator[ActedRollout]:
         for first in itertools.count(begun, count):
-            chunk_noise = program.calls.draw_noise(program.numbers, seed_state.key, np.arange(first, first + count))
+            chunk_noise = program.calls.draw_noise(
+                program.numbers, seed_state.key, np.arange(first, first + count)
+            )
             chunk_noise = chunk_noise._replace(noise=jax.tree.map(np.asarray, chunk_noise.noise))
             for r in range(count):
                 wait_for_parameters(seed_state, first + r - bound, enough)
@@ -459,13 +587,17 @@ def stream_rollouts(program: HostProgram, seed_state: SeedState, count: int) -> 
         actor.join()
 
 
-def learn_rollout(program: HostProgram, seed_state: SeedState, found: ActedRollout) -> tuple[EpisodeSteps, Metrics, Metrics]:
+def learn_rollout(
+    program: HostProgram, seed_state: SeedState, found: ActedRollout
+) -> tuple[EpisodeSteps, Metrics, Metrics]:
     """Learn from a rollout of a place; what it brought. In few words: while one thread speaks Python, the other waits."""
     learner, buffer_state, rollouts = seed_state.carry
     learner, actor_params, buffer_state, metrics, seen = program.calls.learn(
         program.numbers, learner, buffer_state, found.trajectory, seed_state.key, rollouts
     )
-    jax.block_until_ready(actor_params)  # an actor that took parameters under way would wait for them
+    jax.block_until_ready(
+        actor_params
+    )  # an actor that took parameters under way would wait for them
     with seed_state.renewed:
         seed_state.newest, seed_state.carry = (
             ActorParams(learner, actor_params, int(rollouts) + 1),
@@ -475,7 +607,9 @@ def learn_rollout(program: HostProgram, seed_state: SeedState, found: ActedRollo
     return found.episodes, metrics | {"staleness": np.float32(rollouts - found.learned)}, seen
 
 
-def run_host(program: HostProgram, on_nonfinite: Callable[[int, str], None] = raise_nonfinite) -> Generator[Chunk]:
+def run_host(
+    program: HostProgram, on_nonfinite: Callable[[int, str], None] = raise_nonfinite
+) -> Generator[Chunk]:
     """Run chunk after chunk, without end, as `on_device.run_device` does; seeds take turns.
 
     Whoever acts goes on between chunks, and until this is closed.
@@ -483,35 +617,61 @@ def run_host(program: HostProgram, on_nonfinite: Callable[[int, str], None] = ra
     done, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
     with contextlib.ExitStack() as stack:
         streams = [
-            stack.enter_context(contextlib.closing(stream_rollouts(program, seed_state, count))) for seed_state in program.seed_states
+            stack.enter_context(contextlib.closing(stream_rollouts(program, seed_state, count)))
+            for seed_state in program.seed_states
         ]
         while True:
             began = time.perf_counter()
             turns = zip(program.seed_states, streams, strict=True)
             brought = [
-                [learn_rollout(program, seed_state, found) for found in itertools.islice(stream, count)] for seed_state, stream in turns
+                [
+                    learn_rollout(program, seed_state, found)
+                    for found in itertools.islice(stream, count)
+                ]
+                for seed_state, stream in turns
             ]
-            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought))
+            stacked = jax.tree.map(
+                lambda *leaves: np.stack(leaves),
+                *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought),
+            )
             facts, metrics, seen = stacked
             for alarm in guard.find_nonfinite(seen, metrics, program.settings.learner.rollout):
                 on_nonfinite(alarm.seed, complaint(program, alarm, done))
             done += count
-            yield Chunk(facts, metrics, [seed_state.carry for seed_state in program.seed_states], time.perf_counter() - began)
+            yield Chunk(
+                facts,
+                metrics,
+                [seed_state.carry for seed_state in program.seed_states],
+                time.perf_counter() - began,
+            )
 
 
 def describe_host(program: HostProgram) -> dict[str, str | int]:
     """How a run lies on this machine: the part of its fingerprint that only jax knows."""
     devices = jax.local_devices()
-    return {"devices": f"1 {devices[0].device_kind}", "environments": program.spec.envs, "jax options": jax_options()}
+    return {
+        "devices": f"1 {devices[0].device_kind}",
+        "environments": program.spec.envs,
+        "jax options": jax_options(),
+    }
 
 
-def snapshot_host(program: HostProgram, carry: list[HostCarry], on_nonfinite: Callable[[int, str], None] = raise_nonfinite) -> Tree:
+def snapshot_host(
+    program: HostProgram,
+    carry: list[HostCarry],
+    on_nonfinite: Callable[[int, str], None] = raise_nonfinite,
+) -> Tree:
     """Everything of a run that can be saved, on the host."""
-    saved = jax.tree.map(np.asarray, {str(seed): each for seed, each in zip(program.seeds, carry, strict=True)})
+    saved = jax.tree.map(
+        np.asarray, {str(seed): each for seed, each in zip(program.seeds, carry, strict=True)}
+    )
     for seed_state, each in enumerate(carry):
         for name, array in flatten(each.learner._replace(memory=()))[0].items():
             if not np.isfinite(array).all():
-                on_nonfinite(seed_state, f"{name} is not finite at rollout {int(each.rollouts):,}, where it was to be saved")
+                on_nonfinite(
+                    seed_state,
+                    f"{name} is not finite at rollout {int(each.rollouts):,}, where it was to be saved",
+                )
     return saved
 
 
@@ -548,7 +708,9 @@ def to_host_env(env: Env, settings: config.Experiment) -> HostEnv:
             fresh = env.reset(env_params, jax.random.split(key_begin)[0])
             ended = step.discount == 0
             following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, step.state)
-            return following, step._replace(state=(), mask=jnp.asarray(step.mask, step.reward.dtype))
+            return following, step._replace(
+                state=(), mask=jnp.asarray(step.mask, step.reward.dtype)
+            )
 
         return jax.vmap(one)(state, action, env_keys(jax.random.fold_in(base, rollout), env.envs))
 
@@ -559,10 +721,14 @@ def to_host_env(env: Env, settings: config.Experiment) -> HostEnv:
     def step(action: np.ndarray) -> HostStep:
         now["state"], step = stepped(now["state"], action, now["t"] // length, now["t"] % length)
         now["t"] += 1
-        reward, discount, goal, mask = map(np.asarray, (step.reward, step.discount, step.goal, step.mask))
+        reward, discount, goal, mask = map(
+            np.asarray, (step.reward, step.discount, step.goal, step.mask)
+        )
         return HostStep(np.asarray(look(now["state"])), reward, discount, mask, discount == 0, goal)
 
-    return HostEnv(env.name, env.observations, env.actions, env.envs, reset, step, lambda: None, env.target)
+    return HostEnv(
+        env.name, env.observations, env.actions, env.envs, reset, step, lambda: None, env.target
+    )
 
 
 HOST_LOOP = Loop(

@@ -16,7 +16,9 @@ def learn(
     """Take in new rollouts [N, ...], then update as often as the feed says; metrics are means over the updates."""
     learner, buffer_state = agent.observe(learner, newest), buffer.push(buffer_state, newest)
 
-    def once(state: tuple[Learner, Tree], update: Any) -> tuple[tuple[Learner, Tree], dict[str, Array]]:
+    def once(
+        state: tuple[Learner, Tree], update: Any
+    ) -> tuple[tuple[Learner, Tree], dict[str, Array]]:
         learner, buffer_state = state
         batch, slots = buffer.draw(buffer_state, newest, update, jax.random.fold_in(key, update))
         learner, priority, metrics = agent.update(learner, batch)
@@ -25,5 +27,7 @@ def learn(
     if buffer.updates == 1:
         (learner, buffer_state), metrics = once((learner, buffer_state), 0)
         return learner, buffer_state, metrics
-    (learner, buffer_state), metrics = jax.lax.scan(once, (learner, buffer_state), jnp.arange(buffer.updates))
+    (learner, buffer_state), metrics = jax.lax.scan(
+        once, (learner, buffer_state), jnp.arange(buffer.updates)
+    )
     return learner, buffer_state, jax.tree.map(jnp.mean, metrics)

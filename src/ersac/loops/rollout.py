@@ -46,7 +46,13 @@ class Interaction(NamedTuple):
 
 
 def interact(
-    env: Env, agent: Agent, env_params: Tree, learner: Learner, actor: Actor, action_noise: Tree, key: Key
+    env: Env,
+    agent: Agent,
+    env_params: Tree,
+    learner: Learner,
+    actor: Actor,
+    action_noise: Tree,
+    key: Key,
 ) -> tuple[Actor, Interaction]:
     """Act once, step once, and start the next episode where this one ended."""
     obs = env.observe(env_params, actor.state)
@@ -54,9 +60,20 @@ def interact(
     key_step, key_begin = jax.random.split(key)
     step = env.step(env_params, actor.state, agent.to_env(action), key_step)
     ended = step.discount == 0
-    afresh, going_on = init_actor(env, agent, env_params, learner, key_begin), Actor(step.state, actor.episode_state)
+    afresh, going_on = (
+        init_actor(env, agent, env_params, learner, key_begin),
+        Actor(step.state, actor.episode_state),
+    )
     actor = jax.tree.map(lambda new, old: jnp.where(ended, new, old), afresh, going_on)
-    return actor, Interaction(obs, action, dist_params, step.reward, step.discount, step.goal, jnp.asarray(step.mask, step.reward.dtype))
+    return actor, Interaction(
+        obs,
+        action,
+        dist_params,
+        step.reward,
+        step.discount,
+        step.goal,
+        jnp.asarray(step.mask, step.reward.dtype),
+    )
 
 
 class RolloutNoise(NamedTuple):
@@ -71,7 +88,11 @@ def draw_noise(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Rollo
     """Draw a rollout's randomness. It has an address, the rollout's key, so any loop draws the same."""
     key_act, key_env, key_noise = jax.random.split(key, 3)
     length = settings.rollout
-    return RolloutNoise(agent.action_noise(key_act, length), jax.random.split(key_env, length), agent.noise(key_noise, length))
+    return RolloutNoise(
+        agent.action_noise(key_act, length),
+        jax.random.split(key_env, length),
+        agent.noise(key_noise, length),
+    )
 
 
 def step_keys(key: Key, length: int) -> Key:
@@ -79,25 +100,38 @@ def step_keys(key: Key, length: int) -> Key:
     return jax.random.split(jax.random.split(key, 3)[1], length)
 
 
-def draw_all_noise(settings: ActorCritic | BootDQN, agent: Agent, envs: int, key: Key) -> RolloutNoise:
+def draw_all_noise(
+    settings: ActorCritic | BootDQN, agent: Agent, envs: int, key: Key
+) -> RolloutNoise:
     """The randomness of a rollout in each of so many environments [N, ...]."""
     return of_envs(envs, lambda key: draw_noise(settings, agent, key))(env_keys(key, envs))
 
 
 def env_keys(key: Key, envs: int) -> Key:
     """A key for each of so many environments [N]; one alone has the key itself."""
-    return key[None] if envs == 1 else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(envs))
+    return (
+        key[None] if envs == 1 else jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(envs))
+    )
 
 
 def rollout(
-    env: Env, agent: Agent, env_params: Tree, learner: Learner, actor: Actor, rollout_noise: RolloutNoise
+    env: Env,
+    agent: Agent,
+    env_params: Tree,
+    learner: Learner,
+    actor: Actor,
+    rollout_noise: RolloutNoise,
 ) -> tuple[Actor, Trajectory, StepOutcomes]:
     """T interactions with one set of parameters."""
     one = lambda actor, x: interact(env, agent, env_params, learner, actor, *x)
-    actor, steps = jax.lax.scan(one, actor, (rollout_noise.action_noise, rollout_noise.keys), unroll=env.unroll)
+    actor, steps = jax.lax.scan(
+        one, actor, (rollout_noise.action_noise, rollout_noise.keys), unroll=env.unroll
+    )
     obs = jnp.concatenate([steps.obs, env.observe(env_params, actor.state)[None]])
     log_mu = agent.log_mu(steps.dist_params, steps.action)
-    t = Trajectory(obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, rollout_noise.noise)
+    t = Trajectory(
+        obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, rollout_noise.noise
+    )
     return actor, t, StepOutcomes(steps.discount == 0, steps.goal, steps.reward)
 
 

@@ -47,10 +47,14 @@ class SpaceCodec(NamedTuple):
 
     spec: Spec
     told: dict[str, Any]  # as plain data
-    encode: Callable[[Any], np.ndarray]  # one observation, as the environment gives it -> [1, ...]; ValueError and its like if it is none
+    encode: Callable[
+        [Any], np.ndarray
+    ]  # one observation, as the environment gives it -> [1, ...]; ValueError and its like if it is none
     decode: Callable[[np.ndarray], Any]  # [1, ...] -> one action, as the environment takes it
     begun: Callable[[np.ndarray], np.ndarray] = lambda seen: seen  # the first window of an episode
-    slid: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda window, seen: seen  # and each next one
+    slid: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda window, seen: (
+        seen
+    )  # and each next one
 
 
 class TrainedAgent(NamedTuple):
@@ -102,30 +106,49 @@ class Policy:
         self._window: np.ndarray | None = None
         self._episode_state: Tree = None
 
-    def __call__(self, obs: Any, sample: bool = False, rng: np.random.Generator | None = None) -> Any:
+    def __call__(
+        self, obs: Any, sample: bool = False, rng: np.random.Generator | None = None
+    ) -> Any:
         """The action at one observation, as the environment gives it: the best one, or with `sample` a drawn one."""
         trained, rng = self._trained, rng or self._rng
         seen = encoded(trained, obs)
-        self._window = trained.codec.begun(seen) if self._window is None else trained.codec.slid(self._window, seen)
+        self._window = (
+            trained.codec.begun(seen)
+            if self._window is None
+            else trained.codec.slid(self._window, seen)
+        )
         if self._episode_state is None:
             self._episode_state = init_episodes(trained, 1, rng)
-        return trained.codec.decode(act_batch(trained, self._episode_state, self._window, sample, rng))
+        return trained.codec.decode(
+            act_batch(trained, self._episode_state, self._window, sample, rng)
+        )
 
     def save(self, path: str | Path) -> None:
         """Keep it in one file, which must not be there yet; `ersac.load` reads it."""
         save_policy(self._trained, Path(path))
 
-    def evaluate(self, episodes: int = 100, *, sample: bool = False, eval_seed: int = 0, show: bool = True) -> Evaluation:
+    def evaluate(
+        self, episodes: int = 100, *, sample: bool = False, eval_seed: int = 0, show: bool = True
+    ) -> Evaluation:
         """Play whole episodes in the environment that it was trained on, with seeds that training did not have."""
         how = config.check(config.Evaluate(episodes, sample, eval_seed))
         with progress_lines(show) as tell:
             return evaluate_policy(self._trained, how, tell)
 
-    def film(self, path: str | Path, *, sample: bool = False, eval_seed: int = 0, show: bool = True) -> None:
+    def film(
+        self, path: str | Path, *, sample: bool = False, eval_seed: int = 0, show: bool = True
+    ) -> None:
         """Play a few episodes into a video, .mp4 or .gif, which must not be there yet."""
         how = config.check(config.Evaluate(sample=sample, eval_seed=eval_seed))
         with progress_lines(show) as tell:
-            film(self.settings.env, partial(self, sample=sample), self.reset, Path(path), seed_of(self._trained, how), tell)
+            film(
+                self.settings.env,
+                partial(self, sample=sample),
+                self.reset,
+                Path(path),
+                seed_of(self._trained, how),
+                tell,
+            )
 
 
 @contextlib.contextmanager
@@ -154,7 +177,9 @@ def of_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
     place = place_of(settings, seed)
     of_place = lambda tree: jax.tree.map(lambda leaf: leaf[place], tree)
     learner = carry[place].learner if isinstance(carry, list) else of_place(carry.learner)
-    return trained(settings, seed, senses_of(settings.env), jax.tree.map(np.asarray, learner._replace(opt=())))
+    return trained(
+        settings, seed, senses_of(settings.env), jax.tree.map(np.asarray, learner._replace(opt=()))
+    )
 
 
 def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
@@ -162,7 +187,9 @@ def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
     place = place_of(settings, seed)
     below = directory / checkpoint.DIRECTORY
     if not (numbers := checkpoint.finished_steps(below)):
-        raise SettingsError(f"{directory} has no checkpoint to play from: a sweep keeps none, train it by itself")
+        raise SettingsError(
+            f"{directory} has no checkpoint to play from: a sweep keeps none, train it by itself"
+        )
     try:
         arrays = checkpoint.read_checkpoint(below, numbers[-1], records.run_hash(settings)).arrays
     except checkpoint.CorruptCheckpoint as why:
@@ -170,7 +197,10 @@ def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
     if settings.env.on_host:
         arrays = checkpoint.part(arrays, f"loop/{seed}/learner")
     else:
-        arrays = {name: array[place] for name, array in checkpoint.part(arrays, "loop/carry/learner").items()}
+        arrays = {
+            name: array[place]
+            for name, array in checkpoint.part(arrays, "loop/carry/learner").items()
+        }
     require_stored_settings(settings)
     codec = senses_of(settings.env)
     return trained(settings, seed, codec, shaped(settings, codec.spec, arrays, directory))
@@ -180,23 +210,37 @@ def require_stored_settings(settings: Experiment) -> None:
     """SettingsError where settings that were read have no more than the text of what a learner is made of."""
     for path, _, value in config.leaves(settings):
         if path[-1] in ("torso", "estimator") and isinstance(value, str):
-            raise SettingsError(f"the {path[-1]} was made in Python; there, use result.policy, or ersac.load(FILE, {path[-1]}=...)")
+            raise SettingsError(
+                f"the {path[-1]} was made in Python; there, use result.policy, or ersac.load(FILE, {path[-1]}=...)"
+            )
 
 
 def trained(settings: Experiment, seed: int, codec: SpaceCodec, learner: Learner) -> TrainedAgent:
     """A learner on the device, ready to act."""
     devices.claim_cores()  # whoever plays first and trains then has all of them
     devices.keep_programs()
-    return TrainedAgent(settings, loop_of(settings).static_settings(settings), seed, codec, jax.tree.map(jnp.asarray, learner))
+    return TrainedAgent(
+        settings,
+        loop_of(settings).static_settings(settings),
+        seed,
+        codec,
+        jax.tree.map(jnp.asarray, learner),
+    )
 
 
-def shaped(settings: Experiment, spec: Spec, arrays: dict[str, np.ndarray], source: Path) -> Learner:
+def shaped(
+    settings: Experiment, spec: Spec, arrays: dict[str, np.ndarray], source: Path
+) -> Learner:
     """A learner from its arrays by name, those of optimisers left out."""
     like = agent_of(settings, spec).init(np.random.default_rng(0))._replace(opt=())
     wanted, _ = flatten(like)
     have = {name: array for name, array in arrays.items() if not name.startswith("opt/")}
-    if {name: array_form(array) for name, array in wanted.items()} != {name: array_form(array) for name, array in have.items()}:
-        raise disk.DiskError(f"{source} does not fit this version of ersac, or the environment or the torso is another")
+    if {name: array_form(array) for name, array in wanted.items()} != {
+        name: array_form(array) for name, array in have.items()
+    }:
+        raise disk.DiskError(
+            f"{source} does not fit this version of ersac, or the environment or the torso is another"
+        )
     return jax.tree.unflatten(jax.tree.structure(like), [have[name] for name in wanted])
 
 
@@ -214,7 +258,13 @@ def senses_of(env: config.Environment) -> SpaceCodec:
 
     one = make_rendered_env(env)
     try:
-        return gym_senses(env, {name: spaces.space_json(getattr(one, f"{name}_space")) for name in ("observation", "action")})
+        return gym_senses(
+            env,
+            {
+                name: spaces.space_json(getattr(one, f"{name}_space"))
+                for name in ("observation", "action")
+            },
+        )
     finally:
         one.close()
 
@@ -226,13 +276,20 @@ def pure_senses(spec: Spec) -> SpaceCodec:
     def encode(obs: Any) -> np.ndarray:
         if isinstance(seen, base.Discrete):
             return np.asarray(obs, np.int32).reshape(1)
-        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(obs)]).reshape(1, *seen.shape).astype(np.float32)
+        return (
+            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(obs)])
+            .reshape(1, *seen.shape)
+            .astype(np.float32)
+        )
 
     def decode(actions: np.ndarray) -> Any:
-        return int(actions[0]) if isinstance(taken, base.Discrete) else actions[0].reshape(taken.shape)
+        return (
+            int(actions[0]) if isinstance(taken, base.Discrete) else actions[0].reshape(taken.shape)
+        )
 
     told = {"name": spec.name, "envs": spec.envs} | {
-        name: {"kind": type(space).__name__, **space._asdict()} for name, space in (("observations", seen), ("actions", taken))
+        name: {"kind": type(space).__name__, **space._asdict()}
+        for name, space in (("observations", seen), ("actions", taken))
     }
     return SpaceCodec(spec, told, encode, decode)
 
@@ -262,8 +319,12 @@ def senses_from(env: config.Environment, told: dict[str, Any]) -> SpaceCodec:
         return gym_senses(env, told)
     kinds: dict[str, Callable[..., base.Space]] = {"Discrete": base.Discrete, "Box": base.Box}
     tuples = lambda value: tuple(value) if isinstance(value, list) else value
-    space = lambda told: kinds[told["kind"]](**{name: tuples(value) for name, value in told.items() if name != "kind"})
-    return pure_senses(Spec(told["name"], space(told["observations"]), space(told["actions"]), told["envs"]))
+    space = lambda told: kinds[told["kind"]](
+        **{name: tuples(value) for name, value in told.items() if name != "kind"}
+    )
+    return pure_senses(
+        Spec(told["name"], space(told["observations"]), space(told["actions"]), told["envs"])
+    )
 
 
 def encoded(trained: TrainedAgent, obs: Any) -> np.ndarray:
@@ -272,14 +333,26 @@ def encoded(trained: TrainedAgent, obs: Any) -> np.ndarray:
     try:
         seen = trained.codec.encode(obs)
     except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise SettingsError(f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: {error}") from None
+        raise SettingsError(
+            f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: {error}"
+        ) from None
     if isinstance(space, base.Discrete) and not 0 <= seen[0] < space.n:
-        raise SettingsError(f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: it has {space.n}")
+        raise SettingsError(
+            f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: it has {space.n}"
+        )
     return seen
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _act_compiled(program: Experiment, spec: Spec, sample: bool, learner: Learner, episode_state: Tree, obs: Array, number: Array) -> Array:
+def _act_compiled(
+    program: Experiment,
+    spec: Spec,
+    sample: bool,
+    learner: Learner,
+    episode_state: Tree,
+    obs: Array,
+    number: Array,
+) -> Array:
     agent = agent_of(program, spec)
 
     def drawn(episode_state: Tree, obs: Array, key: Array) -> Array:
@@ -287,25 +360,49 @@ def _act_compiled(program: Experiment, spec: Spec, sample: bool, learner: Learne
         return agent.act(learner, episode_state, obs, action_noise)[0]
 
     if sample:
-        return agent.to_env(jax.vmap(drawn)(episode_state, obs, jax.random.split(jax.random.key(number), len(obs))))
-    return agent.to_env(jax.vmap(lambda episode_state, obs: agent.mode(learner, episode_state, obs))(episode_state, obs))
+        return agent.to_env(
+            jax.vmap(drawn)(episode_state, obs, jax.random.split(jax.random.key(number), len(obs)))
+        )
+    return agent.to_env(
+        jax.vmap(lambda episode_state, obs: agent.mode(learner, episode_state, obs))(
+            episode_state, obs
+        )
+    )
 
 
-def act_batch(trained: TrainedAgent, episode_state: Tree, obs: np.ndarray, sample: bool, rng: np.random.Generator) -> np.ndarray:
+def act_batch(
+    trained: TrainedAgent,
+    episode_state: Tree,
+    obs: np.ndarray,
+    sample: bool,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """Actions at observations [N, ...], as the environment takes them but for its own units."""
     number = rng.integers(2**32, dtype=np.uint32) if sample else np.uint32(0)
-    return np.asarray(_act_compiled(trained.program, trained.codec.spec, sample, trained.learner, episode_state, obs, number))
+    return np.asarray(
+        _act_compiled(
+            trained.program, trained.codec.spec, sample, trained.learner, episode_state, obs, number
+        )
+    )
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _init_episodes_compiled(program: Experiment, spec: Spec, count: int, learner: Learner, number: Array) -> Tree:
+def _init_episodes_compiled(
+    program: Experiment, spec: Spec, count: int, learner: Learner, number: Array
+) -> Tree:
     begins = partial(agent_of(program, spec).init_episode, learner)
     return jax.vmap(begins)(jax.random.split(jax.random.key(number), count))
 
 
 def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -> Tree:
     """What the agent keeps through so many episodes that now begin [N, ...]."""
-    return _init_episodes_compiled(trained.program, trained.codec.spec, count, trained.learner, rng.integers(2**32, dtype=np.uint32))
+    return _init_episodes_compiled(
+        trained.program,
+        trained.codec.spec,
+        count,
+        trained.learner,
+        rng.integers(2**32, dtype=np.uint32),
+    )
 
 
 def save_policy(trained: TrainedAgent, path: Path) -> None:
@@ -321,7 +418,12 @@ def save_policy(trained: TrainedAgent, path: Path) -> None:
     }
     arrays[ABOUT] = np.frombuffer(json.dumps(about, default=str).encode(), np.uint8)
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays, **{SEAL: np.frombuffer(arrays_digest(arrays).encode(), np.uint8)})
+    np.savez(
+        buffer,
+        allow_pickle=False,
+        **arrays,
+        **{SEAL: np.frombuffer(arrays_digest(arrays).encode(), np.uint8)},
+    )
     disk.write(path, buffer.getbuffer())
 
 
@@ -361,7 +463,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
     """The sha256 of arrays and of their names, types and shapes."""
-    parts = {name: [array_form(array), disk.digest(np.ascontiguousarray(array).tobytes())] for name, array in arrays.items()}
+    parts = {
+        name: [array_form(array), disk.digest(np.ascontiguousarray(array).tobytes())]
+        for name, array in arrays.items()
+    }
     return disk.digest(json.dumps(parts, sort_keys=True).encode())
 
 
@@ -370,7 +475,9 @@ def seed_of(trained: TrainedAgent, how: config.Evaluate) -> int:
     return (trained.seed + APART + EVAL_SEED_STRIDE * how.eval_seed) % 2**31
 
 
-def evaluate_policy(trained: TrainedAgent, how: config.Evaluate, tell: Callable[[str], None]) -> Evaluation:
+def evaluate_policy(
+    trained: TrainedAgent, how: config.Evaluate, tell: Callable[[str], None]
+) -> Evaluation:
     """What whole episodes come to."""
     env = evaluation_env(trained, how)
     try:
@@ -379,7 +486,9 @@ def evaluate_policy(trained: TrainedAgent, how: config.Evaluate, tell: Callable[
         env.close()
     return Evaluation(
         mean_return=float(returns.mean()),
-        stderr_return=float(returns.std(ddof=1)) / math.sqrt(len(returns)) if len(returns) > 1 else None,
+        stderr_return=float(returns.std(ddof=1)) / math.sqrt(len(returns))
+        if len(returns) > 1
+        else None,
         min_return=float(returns.min()),
         max_return=float(returns.max()),
         mean_length=float(lengths.mean()),
@@ -394,10 +503,14 @@ def evaluation_env(trained: TrainedAgent, how: config.Evaluate) -> HostEnv:
     require_env_package(settings.env)
     if settings.env.on_host:
         require_env_factory(settings.env)
-        return make_host_env(dataclasses.replace(settings.env, envs=min(settings.env.envs, how.episodes)))
+        return make_host_env(
+            dataclasses.replace(settings.env, envs=min(settings.env.envs, how.episodes))
+        )
     env = make_env(settings.env)
     env_params = env.env_params(trained.seed)
-    env = env._replace(env_params=lambda seed: env_params, envs=min(how.episodes, max(env.envs, SIDE_BY_SIDE)))
+    env = env._replace(
+        env_params=lambda seed: env_params, envs=min(how.episodes, max(env.envs, SIDE_BY_SIDE))
+    )
     return to_host_env(env, config.override(settings, seed=seed_of(trained, how)))
 
 
@@ -408,7 +521,11 @@ def play_episodes(
     seed = seed_of(trained, how)
     rng = np.random.default_rng(seed)
     each = math.ceil(how.episodes / env.envs)
-    returns, lengths, goals = np.zeros((each, env.envs)), np.zeros((each, env.envs), int), np.zeros((each, env.envs), bool)
+    returns, lengths, goals = (
+        np.zeros((each, env.envs)),
+        np.zeros((each, env.envs), int),
+        np.zeros((each, env.envs), bool),
+    )
     done, total, length = np.zeros(env.envs, int), np.zeros(env.envs), np.zeros(env.envs, int)
     obs, episode_state = env.reset(seed), init_episodes(trained, env.envs, rng)
     while (wanted := done < each).any():
@@ -416,10 +533,22 @@ def play_episodes(
         obs, total, length = step.obs, total + step.reward, length + (step.mask > 0)
         for i in np.flatnonzero(step.ended & wanted):
             reached = step.goal[i] or (env.target is not None and total[i] >= env.target)
-            returns[done[i], i], lengths[done[i], i], goals[done[i], i] = total[i], length[i], reached
+            returns[done[i], i], lengths[done[i], i], goals[done[i], i] = (
+                total[i],
+                length[i],
+                reached,
+            )
         if step.ended.any():
-            done, total, length = done + (step.ended & wanted), np.where(step.ended, 0, total), np.where(step.ended, 0, length)
-            episode_state = jax.tree.map(partial(_where_ended, step.ended), init_episodes(trained, env.envs, rng), episode_state)
+            done, total, length = (
+                done + (step.ended & wanted),
+                np.where(step.ended, 0, total),
+                np.where(step.ended, 0, length),
+            )
+            episode_state = jax.tree.map(
+                partial(_where_ended, step.ended),
+                init_episodes(trained, env.envs, rng),
+                episode_state,
+            )
             tell(f"{min(int(done.sum()), how.episodes):,} of {how.episodes:,} episodes")
         if length[wanted].max() > LONGEST_EPISODE:
             limit = f"an episode of {env.name} has not ended after {LONGEST_EPISODE:,} steps"

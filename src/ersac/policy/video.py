@@ -31,7 +31,9 @@ class Video(NamedTuple):
 
 VIDEOS = {
     # Frames are even, and stay as large as they are.
-    ".mp4": Video(("imageio", "imageio_ffmpeg"), 3, lambda fps: {"fps": fps, "macro_block_size": 2}),
+    ".mp4": Video(
+        ("imageio", "imageio_ffmpeg"), 3, lambda fps: {"fps": fps, "macro_block_size": 2}
+    ),
     # A picture takes ten times as long as in an mp4.
     ".gif": Video(("imageio",), 1, lambda fps: {"duration": 1000 / fps, "loop": 0}),
 }
@@ -44,7 +46,9 @@ def check_video(env: config.Environment, path: Path | None) -> None:
     packages = config.pick("kind of video", path.suffix, VIDEOS).packages
     disk.require_new(path)
     if not env.on_host:
-        raise SettingsError(f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed")
+        raise SettingsError(
+            f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed"
+        )
     for package in packages:
         require_package("a video", package, "gym")
     require_env_factory(env)
@@ -53,7 +57,9 @@ def check_video(env: config.Environment, path: Path | None) -> None:
 def require_env_factory(env: config.Gym) -> None:
     """SettingsError where settings that were read have no more than the text of what makes an environment."""
     if isinstance(env.make, str):
-        raise SettingsError(f"{env.id} was made in Python; there, use result.evaluate(), or ersac.load(FILE, make=...).evaluate()")
+        raise SettingsError(
+            f"{env.id} was made in Python; there, use result.evaluate(), or ersac.load(FILE, make=...).evaluate()"
+        )
 
 
 def make_rendered_env(env: config.Gym, **options: Any) -> Any:
@@ -61,10 +67,16 @@ def make_rendered_env(env: config.Gym, **options: Any) -> Any:
     from ersac.envs import gym
 
     require_env_factory(env)
-    make = gym.resolve(env.id, **options) if env.make is None else partial(env.make, **(options if takes(env.make, options) else {}))
+    make = (
+        gym.resolve(env.id, **options)
+        if env.make is None
+        else partial(env.make, **(options if takes(env.make, options) else {}))
+    )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Gymnasium warns of what is refused in a line where it matters
+            warnings.simplefilter(
+                "ignore"
+            )  # Gymnasium warns of what is refused in a line where it matters
             return make()
     except Exception as error:  # it is somebody else's
         raise SettingsError(f"{env.id} cannot be made: {config.shown(error)}") from error
@@ -80,38 +92,60 @@ def takes(make: Callable[..., Any], options: dict[str, Any]) -> bool:
 
 
 def film(
-    env: config.Environment, act: Callable[[Any], Any], begin: Callable[[], None], path: Path, seed: int, tell: Callable[[str], None]
+    env: config.Environment,
+    act: Callable[[Any], Any],
+    begin: Callable[[], None],
+    path: Path,
+    seed: int,
+    tell: Callable[[str], None],
 ) -> None:
     """Play episodes into a video, which is written once it is whole. `begin` is called before each episode, `act` for each action."""
     check_video(env, path)
     assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # pygame looks for one although nothing is heard
+    os.environ.setdefault(
+        "SDL_AUDIODRIVER", "dummy"
+    )  # pygame looks for one although nothing is heard
     import imageio.v2 as imageio
 
     writer: Any
-    kind, one, buffer = VIDEOS[path.suffix], make_rendered_env(env, render_mode="rgb_array"), io.BytesIO()
+    kind, one, buffer = (
+        VIDEOS[path.suffix],
+        make_rendered_env(env, render_mode="rgb_array"),
+        io.BytesIO(),
+    )
     try:
         frames = render_episodes(config.named(env), one, act, begin, seed, kind.episodes)
         first = next(frames)  # an environment that does not draw itself is refused here
         fps = float(one.metadata.get("render_fps") or FRAMES_PER_SECOND)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "os.fork")  # ffmpeg is a program of its own from its first instruction
-            with imageio.get_writer(buffer, format=path.suffix[1:], mode="I", **kind.options(fps)) as writer:
+            warnings.filterwarnings(
+                "ignore", "os.fork"
+            )  # ffmpeg is a program of its own from its first instruction
+            with imageio.get_writer(
+                buffer, format=path.suffix[1:], mode="I", **kind.options(fps)
+            ) as writer:
                 for number, frame in enumerate(itertools.chain([first], frames), 1):
                     writer.append_data(frame)
                     tell(f"{path}: {number:,} frames")
     except exits.EXPECTED:
         raise
     except Exception as error:  # the environment is somebody else's
-        raise exits.Resumable(f"{config.named(env)} broke while it was filmed: {config.shown(error)}") from error
+        raise exits.Resumable(
+            f"{config.named(env)} broke while it was filmed: {config.shown(error)}"
+        ) from error
     finally:
         one.close()
     disk.write(path, buffer.getbuffer())
 
 
 def render_episodes(
-    name: str, env: Any, act: Callable[[Any], Any], begin: Callable[[], None], seed: int, episodes: int
+    name: str,
+    env: Any,
+    act: Callable[[Any], Any],
+    begin: Callable[[], None],
+    seed: int,
+    episodes: int,
 ) -> Iterator[np.ndarray]:
     """What an environment looks like while it is played in."""
     frames = 0
@@ -131,6 +165,8 @@ def frame_of(name: str, env: Any) -> np.ndarray:
     """One picture, of even height and width, as video has it."""
     drawn = env.render() if env.render_mode == "rgb_array" else None
     if not isinstance(drawn, np.ndarray) or drawn.dtype != np.uint8 or drawn.ndim != 3:
-        raise SettingsError(f'{name} does not draw itself: it must take render_mode="rgb_array", and render() must return such an array')
+        raise SettingsError(
+            f'{name} does not draw itself: it must take render_mode="rgb_array", and render() must return such an array'
+        )
     height, width = (side // 2 * 2 for side in drawn.shape[:2])
     return drawn[:height, :width, :3]

@@ -39,9 +39,15 @@ class Checkpoint(NamedTuple):
 
 def flatten(tree: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """A tree's leaves by path, as plain arrays; and which of them are random keys, by kind."""
-    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
     keys = {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if is_key(leaf)}
-    return {name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf) for name, leaf in leaves.items()}, keys
+    return {
+        name: np.asarray(jax.random.key_data(leaf) if name in keys else leaf)
+        for name, leaf in leaves.items()
+    }, keys
 
 
 def is_key(leaf: Any) -> bool:
@@ -51,7 +57,11 @@ def is_key(leaf: Any) -> bool:
 
 def part(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     """The arrays below one name."""
-    return {path.removeprefix(name + "/"): array for path, array in arrays.items() if path.startswith(name + "/")}
+    return {
+        path.removeprefix(name + "/"): array
+        for path, array in arrays.items()
+        if path.startswith(name + "/")
+    }
 
 
 def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
@@ -60,9 +70,18 @@ def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
     below = {path for path in saved.arrays if path.startswith(name + "/")}
     for path in sorted(wanted.keys() | below):
         want, have = wanted.get(path), saved.arrays.get(path)
-        if want is None or have is None or (want.shape, want.dtype, kinds.get(path)) != (have.shape, have.dtype, saved.keys.get(path)):
-            raise disk.DiskError(f"checkpoint {saved.number} does not fit this version of ersac: {path} is {_described(have, want)}")
-    key = lambda path: jax.random.wrap_key_data(jax.numpy.asarray(saved.arrays[path]), impl=kinds[path])
+        if (
+            want is None
+            or have is None
+            or (want.shape, want.dtype, kinds.get(path))
+            != (have.shape, have.dtype, saved.keys.get(path))
+        ):
+            raise disk.DiskError(
+                f"checkpoint {saved.number} does not fit this version of ersac: {path} is {_described(have, want)}"
+            )
+    key = lambda path: jax.random.wrap_key_data(
+        jax.numpy.asarray(saved.arrays[path]), impl=kinds[path]
+    )
     leaves = [key(path) if path in kinds else saved.arrays[path] for path in wanted]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
@@ -72,7 +91,14 @@ def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, A
     arrays, keys = flatten(tree)
     data = _npz(arrays)
     forms = {name: array_form(array) for name, array in arrays.items()}
-    manifest = {"format": FORMAT, "number": number, "bytes": len(data), "sha256": disk.digest(data), "arrays": forms, "keys": keys}
+    manifest = {
+        "format": FORMAT,
+        "number": number,
+        "bytes": len(data),
+        "sha256": disk.digest(data),
+        "arrays": forms,
+        "keys": keys,
+    }
     disk.make_directory(directory)
     disk.write(_arrays_path(directory, number), data)
     disk.write(_manifest_path(directory, number), seal(manifest | {"notes": notes}))
@@ -80,11 +106,16 @@ def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, A
     try:
         verify(directory, number)
     except CorruptCheckpoint as why:
-        raise disk.DiskError(f"{_manifest_path(directory, number)} does not read back as it was written: {why}", errno.EIO) from None
+        raise disk.DiskError(
+            f"{_manifest_path(directory, number)} does not read back as it was written: {why}",
+            errno.EIO,
+        ) from None
     prune(directory)
 
 
-def load_checkpoint(directory: Path, settings: str, tell: Callable[[str], None]) -> Checkpoint | None:
+def load_checkpoint(
+    directory: Path, settings: str, tell: Callable[[str], None]
+) -> Checkpoint | None:
     """The newest good checkpoint of a run with that settings hash; None where none was ever written.
 
     One that is damaged is named, moved aside, and the next older one is tried; if none is good, DiskError.
@@ -93,10 +124,14 @@ def load_checkpoint(directory: Path, settings: str, tell: Callable[[str], None])
         try:
             return read_checkpoint(directory, number, settings)
         except CorruptCheckpoint as why:
-            tell(f"checkpoint {_manifest_path(directory, number)} is damaged ({why}); moved aside as *{BAD}")
+            tell(
+                f"checkpoint {_manifest_path(directory, number)} is damaged ({why}); moved aside as *{BAD}"
+            )
             move_aside(directory, number)
     if bad := [name for name in disk.names(directory) if name.endswith(".json" + BAD)]:
-        raise disk.DiskError(f"no good checkpoint in {directory}: {len(bad)} damaged, moved aside as *{BAD}; remove it to start afresh")
+        raise disk.DiskError(
+            f"no good checkpoint in {directory}: {len(bad)} damaged, moved aside as *{BAD}; remove it to start afresh"
+        )
     return None
 
 
@@ -108,7 +143,9 @@ def read_checkpoint(directory: Path, number: int, settings: str) -> Checkpoint:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {name: _typed(file[name], form) for name, form in manifest["arrays"].items()}
-    except Exception as error:  # whatever the digest's author put there: nothing of it may be more than one line
+    except (
+        Exception
+    ) as error:  # whatever the digest's author put there: nothing of it may be more than one line
         raise CorruptCheckpoint(f"its arrays are not readable: {type(error).__name__}") from None
     if {name: array_form(array) for name, array in arrays.items()} != manifest["arrays"]:
         raise CorruptCheckpoint("its arrays are not those of its manifest")
@@ -122,7 +159,9 @@ def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
         raise CorruptCheckpoint(f"it is checkpoint {manifest['number']} under another name")
     data = _bytes(_arrays_path(directory, number))
     if len(data) != manifest["bytes"]:
-        raise CorruptCheckpoint(f"its arrays have {len(data):,} bytes instead of {manifest['bytes']:,}")
+        raise CorruptCheckpoint(
+            f"its arrays have {len(data):,} bytes instead of {manifest['bytes']:,}"
+        )
     if disk.digest(data) != manifest["sha256"]:
         raise CorruptCheckpoint("the sha256 of its arrays is another")
     return manifest, data
@@ -131,7 +170,12 @@ def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
 def seal(manifest: dict[str, Any]) -> bytes:
     """A manifest as bytes that carry their own digest."""
     body = json.dumps(manifest, sort_keys=True)
-    return (json.dumps({"manifest": manifest, "sha256": disk.digest(body.encode())}, sort_keys=True, indent=1) + "\n").encode()
+    return (
+        json.dumps(
+            {"manifest": manifest, "sha256": disk.digest(body.encode())}, sort_keys=True, indent=1
+        )
+        + "\n"
+    ).encode()
 
 
 def unseal(data: bytes) -> dict[str, Any]:
@@ -150,7 +194,11 @@ def unseal(data: bytes) -> dict[str, Any]:
 
 def finished_steps(directory: Path) -> list[int]:
     """The checkpoints that were finished, oldest first."""
-    return [int(found[1]) for name in disk.names(directory) if (found := re.fullmatch(r"(\d{12})\.json", name))]
+    return [
+        int(found[1])
+        for name in disk.names(directory)
+        if (found := re.fullmatch(r"(\d{12})\.json", name))
+    ]
 
 
 def prune(directory: Path) -> None:
@@ -160,7 +208,11 @@ def prune(directory: Path) -> None:
         for number in finished_steps(directory)[-KEPT:]
         for path in (_manifest_path(directory, number), _arrays_path(directory, number))
     }
-    gone = [directory / name for name in disk.names(directory) if name not in kept and not name.endswith(BAD)]
+    gone = [
+        directory / name
+        for name in disk.names(directory)
+        if name not in kept and not name.endswith(BAD)
+    ]
     # Manifests first and durably: arrays without a manifest are nothing, a manifest without arrays is an alarm.
     disk.remove([path for path in gone if path.suffix == ".json"])
     disk.remove([path for path in gone if path.suffix != ".json"])
@@ -193,12 +245,17 @@ def _bytes(path: Path) -> bytes:
     except disk.DiskError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
             raise  # not damage: somebody may put it right
-        raise CorruptCheckpoint(f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}") from None
+        raise CorruptCheckpoint(
+            f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}"
+        ) from None
 
 
 def _npz(arrays: dict[str, np.ndarray]) -> memoryview:
     """Arrays as the bytes of an npz file; what numpy has no name for (bfloat16) as whole numbers of the same width."""
-    plain = {name: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}") for name, array in arrays.items()}
+    plain = {
+        name: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        for name, array in arrays.items()
+    }
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **plain)
     return buffer.getbuffer()
@@ -215,4 +272,6 @@ def _typed(array: np.ndarray, form: str) -> np.ndarray:
 
 
 def _described(have: np.ndarray | None, want: np.ndarray | None) -> str:
-    return " instead of ".join("absent" if array is None else array_form(array) for array in (have, want))
+    return " instead of ".join(
+        "absent" if array is None else array_form(array) for array in (have, want)
+    )

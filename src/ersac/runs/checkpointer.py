@@ -18,13 +18,23 @@ class Checkpointer:
     """Keeps the checkpoints of one run; without a directory it keeps nothing."""
 
     def __init__(
-        self, directory: Path | None, owner: str, seconds: float, fingerprint: dict[str, Any], tell: Callable[[str], None]
+        self,
+        directory: Path | None,
+        owner: str,
+        seconds: float,
+        fingerprint: dict[str, Any],
+        tell: Callable[[str], None],
     ) -> None:
         self.directory = None if directory is None else directory / checkpoint.DIRECTORY
-        self.owner, self.seconds = owner, seconds  # the hash of what is run; between two checkpoints, at least
+        self.owner, self.seconds = (
+            owner,
+            seconds,
+        )  # the hash of what is run; between two checkpoints, at least
         self.fingerprint, self.tell = fingerprint, tell
         self.saved: int | None = None  # the number of the newest checkpoint
-        self.environment_changes: list[str] = []  # what changed between lives of the run, so that its bits may have
+        self.environment_changes: list[
+            str
+        ] = []  # what changed between lives of the run, so that its bits may have
         self.next = time.monotonic() + seconds
 
     def load(self, exact: bool) -> tuple[Checkpoint, Spent] | None:
@@ -37,7 +47,9 @@ class Checkpointer:
         self.saved, self.environment_changes = found.number, list(found.notes["departures"])
         changed = ", ".join(checkpoint.changes(found.notes["fingerprint"], self.fingerprint))
         if changed and exact:
-            raise SettingsError(f"cannot continue bit-exactly: {changed} (without --exact it would continue all the same)")
+            raise SettingsError(
+                f"cannot continue bit-exactly: {changed} (without --exact it would continue all the same)"
+            )
         if changed:
             self.tell(f"continues, not bit-exact: {changed}")
             self.environment_changes.append(f"rollout {found.number}: {changed}")

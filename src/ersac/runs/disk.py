@@ -24,7 +24,9 @@ PARTIAL = ".partial"  # the end of the name of a file that is being written
 BLOCK = 1 << 26  # bytes handed to the system at once
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 MODE = 0o666  # permissions of a new file before the umask; os.open's default, 0o777, is executable
-HOLDER_BYTES = 256  # a lock file's text is padded to this, so that a shorter one leaves nothing of a longer
+HOLDER_BYTES = (
+    256  # a lock file's text is padded to this, so that a shorter one leaves nothing of a longer
+)
 HOLDER_SECONDS = 1.0  # that a new holder may take to write its name
 
 
@@ -92,7 +94,9 @@ def write(path: Path, data: Bytes) -> None:
 def require_new(path: Path) -> None:
     """SettingsError where a file would be overwritten."""
     if path.exists():
-        raise SettingsError(f"{path} is there already; choose another name or remove it (nothing was overwritten)")
+        raise SettingsError(
+            f"{path} is there already; choose another name or remove it (nothing was overwritten)"
+        )
 
 
 def append(path: Path, data: Bytes) -> None:
@@ -171,7 +175,11 @@ def lock(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SettingsError(f"{path.parent} is in use by {_holder(path)}") from None
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+        me = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
         with _explained("write", path, HOLDER_BYTES):
             OPS.write(handle, json.dumps(me).encode().ljust(HOLDER_BYTES))
         yield
@@ -230,7 +238,11 @@ def _explained(deed: str, path: Path, need: int = 0) -> Iterator[None]:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        room = f"; needs {need:,} bytes, {_free(path):,} are free" if need or error.errno == errno.ENOSPC else ""
+        room = (
+            f"; needs {need:,} bytes, {_free(path):,} are free"
+            if need or error.errno == errno.ENOSPC
+            else ""
+        )
         raise DiskError(f"cannot {deed} {path}: {reason}{room}", error.errno) from error
 
 

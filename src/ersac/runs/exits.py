@@ -28,7 +28,13 @@ class Stopped(Exception):
         self.number = number
 
 
-EXPECTED = (SettingsError, NonFinite, OSError, Resumable, Stopped)  # each is one line for the person at the shell
+EXPECTED = (
+    SettingsError,
+    NonFinite,
+    OSError,
+    Resumable,
+    Stopped,
+)  # each is one line for the person at the shell
 
 
 def code_of(error: BaseException) -> int:
@@ -71,11 +77,18 @@ class SignalWatcher:
         listen, speak = os.pipe()
         os.set_blocking(speak, False)
         self._speak, self._before_fd = speak, signal.set_wakeup_fd(speak, warn_on_full_buffer=False)
-        self._before: dict[int, Any] = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self._before: dict[int, Any] = {
+            number: signal.signal(number, lambda *_: None) for number in SIGNALS
+        }
         threading.Thread(target=self._listen, args=(listen,), daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Leave signals as they were."""
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -21,10 +21,14 @@ class Recorder:
 
     def __init__(self, settings: Experiment, seeds: Sequence[int] | None = None) -> None:
         self.settings = settings
-        self.numbers = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
+        self.numbers = list(
+            seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds)
+        )
         self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
-        self.when: list[list[np.ndarray]] = [[] for _ in self.numbers]  # steps by which each episode had ended; at sea its depth tells
+        self.when: list[list[np.ndarray]] = [
+            [] for _ in self.numbers
+        ]  # steps by which each episode had ended; at sea its depth tells
         self.env = settings.env
         self.recent = [np.zeros(0, bool) for _ in self.numbers]
         self.episodes = np.zeros(len(self.numbers), int)
@@ -47,7 +51,11 @@ class Recorder:
         self.chunks += 1
         for i in range(len(self.numbers)):
             ended = chunk.episodes.ended[i]  # [rollouts, N, T]
-            self._add_episodes(i, chunk.episodes.goal[i][ended], chunk.episodes.episode_return[i][ended].astype(np.float32))
+            self._add_episodes(
+                i,
+                chunk.episodes.goal[i][ended],
+                chunk.episodes.episode_return[i][ended].astype(np.float32),
+            )
             self.when[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
         per_seed = self.steps // len(self.numbers)
         told = {name: chunk.metrics[name].mean(axis=1) for name in self.metric_names}
@@ -89,22 +97,42 @@ class Recorder:
 
     def solved_in_time(self) -> list[int | None]:
         """When each seed was solved, if it was within the budget."""
-        return [found if found is not None and found <= self.settings.run.episodes else None for found in self.solved]
+        return [
+            found if found is not None and found <= self.settings.run.episodes else None
+            for found in self.solved
+        ]
 
     def status(self, seconds: float) -> display.Status:
         """Where the run is."""
         last = self.rows[-1]
         share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
-        told = {name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name] for name in self.metric_names}
+        told = {
+            name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name]
+            for name in self.metric_names
+        }
         run = self.settings.run
         done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
         if run.steps is not None:
             done, budget, unit = min(run.steps, self.steps // len(self.numbers)), run.steps, "steps"
-        recent = [np.concatenate([np.zeros(0), *parts[-RECENT_PARTS:]])[-scores.RELIABLE_WINDOW :] for parts in self.returns]
+        recent = [
+            np.concatenate([np.zeros(0), *parts[-RECENT_PARTS:]])[-scores.RELIABLE_WINDOW :]
+            for parts in self.returns
+        ]
         means = np.array([each.mean() if len(each) else np.nan for each in recent])
         returns = means if self.env.reports_returns else None
         paced = self.steps / seconds
-        return display.Status(self.numbers, done, budget, seconds, paced, share, told, self.solved_in_time(), unit, returns)
+        return display.Status(
+            self.numbers,
+            done,
+            budget,
+            seconds,
+            paced,
+            share,
+            told,
+            self.solved_in_time(),
+            unit,
+            returns,
+        )
 
     def enough(self) -> bool:
         """Whether the budget is spent, or every seed that was not given up is solved and that was to be the end."""
@@ -129,32 +157,51 @@ class Recorder:
             else:
                 in_time = int(np.searchsorted(when, run.steps, side="right"))
             count = min(count, in_time)
-        goals, returns = (np.concatenate(parts[place])[:count] for parts in (self.goals, self.returns))
-        return EpisodeStats(self.numbers[place], goals, returns, None if when is None else when[:count])
+        goals, returns = (
+            np.concatenate(parts[place])[:count] for parts in (self.goals, self.returns)
+        )
+        return EpisodeStats(
+            self.numbers[place], goals, returns, None if when is None else when[:count]
+        )
 
     def metrics(self) -> Metrics:
         """What the learner said of itself."""
-        columns = {name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]}
+        columns = {
+            name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]
+        }
         return Metrics(columns.pop("step"), columns)
 
     def two_moments(self, last: MapSnapshot) -> list[MapSnapshot]:
         """The moment at which the frontier was nearest the middle of the sea, and the last one."""
         last = last._replace(episode=min(last.episode, self.settings.run.episodes))
-        earlier = [map_snapshot for map_snapshot in self.map_snapshots if map_snapshot.episode < last.episode]
+        earlier = [
+            map_snapshot
+            for map_snapshot in self.map_snapshots
+            if map_snapshot.episode < last.episode
+        ]
         if not earlier:
             return [last]
-        reach = lambda map_snapshot: int(np.flatnonzero(map_snapshot.visits.any(axis=0)).max(initial=0))
+        reach = lambda map_snapshot: int(
+            np.flatnonzero(map_snapshot.visits.any(axis=0)).max(initial=0)
+        )
         half = sea(self.settings).depth / 2
         return [min(earlier, key=lambda map_snapshot: abs(reach(map_snapshot) - half)), last]
 
     def state(self) -> dict[str, np.ndarray]:
         """All of it as arrays, after at least one chunk; what follows from them is left out."""
         depth = self.env.depth or 1
-        maps = {name: [getattr(map_snapshot, name) for map_snapshot in self.map_snapshots] for name in MapSnapshot._fields}
+        maps = {
+            name: [getattr(map_snapshot, name) for map_snapshot in self.map_snapshots]
+            for name in MapSnapshot._fields
+        }
         return {
             "goals": np.concatenate([part for parts in self.goals for part in parts]),
             "returns": np.concatenate([part for parts in self.returns for part in parts]),
-            **({} if self.env.episode_length else {"when": np.concatenate([part for parts in self.when for part in parts])}),
+            **(
+                {}
+                if self.env.episode_length
+                else {"when": np.concatenate([part for parts in self.when for part in parts])}
+            ),
             "episodes": self.episodes.copy(),
             "steps": np.asarray(self.steps),
             "chunks": np.asarray(self.chunks),
@@ -162,24 +209,46 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
-            **{f"metric_{name}": np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]},
-            **({"failed": np.frombuffer(json.dumps(self.failed).encode(), np.uint8)} if self.failed else {}),
+            **{
+                f"metric_{name}": np.stack([row[name] for row in self.rows], axis=-1)
+                for name in self.rows[0]
+            },
+            **(
+                {"failed": np.frombuffer(json.dumps(self.failed).encode(), np.uint8)}
+                if self.failed
+                else {}
+            ),
         }
 
     @classmethod
-    def restored(cls, settings: Experiment, state: dict[str, np.ndarray], seeds: Sequence[int] | None = None) -> "Recorder":
+    def restored(
+        cls, settings: Experiment, state: dict[str, np.ndarray], seeds: Sequence[int] | None = None
+    ) -> "Recorder":
         """The recorder that had that state."""
         made = cls(settings, seeds)
         ends = np.cumsum(state["episodes"])[:-1]
-        for i, (goals, returns) in enumerate(zip(np.split(state["goals"], ends), np.split(state["returns"], ends), strict=True)):
+        for i, (goals, returns) in enumerate(
+            zip(np.split(state["goals"], ends), np.split(state["returns"], ends), strict=True)
+        ):
             made._add_episodes(i, goals, returns)
         if "when" in state:
             made.when = [[part] for part in np.split(state["when"], ends)]
-        made.steps, made.chunks, made.map_halvings = (int(state[name]) for name in ("steps", "chunks", "moment_halvings"))
-        maps = zip(state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True)
-        made.map_snapshots = [MapSnapshot(int(episode), visits, sigma) for episode, visits, sigma in maps]
+        made.steps, made.chunks, made.map_halvings = (
+            int(state[name]) for name in ("steps", "chunks", "moment_halvings")
+        )
+        maps = zip(
+            state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True
+        )
+        made.map_snapshots = [
+            MapSnapshot(int(episode), visits, sigma) for episode, visits, sigma in maps
+        ]
         if "failed" in state:
-            made.failed = {int(place): why for place, why in json.loads(state["failed"].tobytes()).items()}
+            made.failed = {
+                int(place): why for place, why in json.loads(state["failed"].tobytes()).items()
+            }
         columns = {name: state[f"metric_{name}"] for name in ("step", *made.metric_names)}
-        made.rows = [{name: column[..., m] for name, column in columns.items()} for m in range(len(columns["step"]))]
+        made.rows = [
+            {name: column[..., m] for name, column in columns.items()}
+            for m in range(len(columns["step"]))
+        ]
         return made

@@ -19,11 +19,28 @@ from ersac import config
 from ersac.config import Experiment, SettingsError, leaves
 from ersac.runs import disk
 
-SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = "settings.json", "fingerprint.json", "facts.npz", "summary.json", "picture.png"
+SETTINGS, FINGERPRINT, FACTS, SUMMARY, PICTURE = (
+    "settings.json",
+    "fingerprint.json",
+    "facts.npz",
+    "summary.json",
+    "picture.png",
+)
 FAILURE, LOCK = "failed.json", "lock"
-UNCOUNTED = {"checkpoint_seconds", "make", "estimator"}  # settings that decide no number, or whose numbers have a name
+UNCOUNTED = {
+    "checkpoint_seconds",
+    "make",
+    "estimator",
+}  # settings that decide no number, or whose numbers have a name
 FROM_PYTHON = {"torso", "make", "estimator"}  # of which settings that were read have the text only
-PLAIN_DATA = (bool, int, float, str, tuple, type(None))  # a setting of another kind came from Python, and is kept as its text
+PLAIN_DATA = (
+    bool,
+    int,
+    float,
+    str,
+    tuple,
+    type(None),
+)  # a setting of another kind came from Python, and is kept as its text
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 
 
@@ -101,14 +118,18 @@ def require_unused(directory: Path) -> None:
         if disk.in_use(directory / LOCK):
             with disk.lock(directory / LOCK):  # says by whom
                 pass
-        raise SettingsError(f"--out {directory} already holds something; choose another directory or remove it (nothing was overwritten)")
+        raise SettingsError(
+            f"--out {directory} already holds something; choose another directory or remove it (nothing was overwritten)"
+        )
 
 
 def _continued(directory: Path, settings: Experiment) -> Experiment:
     """The settings that a directory has, if a run with the given ones may continue it: the same but for a larger budget."""
     before = read_settings(directory)
     if changed := differences(before, settings):
-        raise SettingsError(f"{directory} holds a run with other settings: {', '.join(changed)}; choose another directory")
+        raise SettingsError(
+            f"{directory} holds a run with other settings: {', '.join(changed)}; choose another directory"
+        )
     if settings.run.episodes < before.run.episodes:
         raise SettingsError(
             f"--episodes can be raised when a run is resumed, not lowered: {before.run.episodes} -> {settings.run.episodes}"
@@ -119,7 +140,10 @@ def _continued(directory: Path, settings: Experiment) -> Experiment:
 def differences(before: Experiment, now: Experiment) -> list[str]:
     """The settings that make one run another, as '--depth 20 -> 21'."""
     old, new = (
-        {".".join(path): value if isinstance(value, PLAIN_DATA) else str(value) for path, _, value in leaves(_same_run(each))}
+        {
+            ".".join(path): value if isinstance(value, PLAIN_DATA) else str(value)
+            for path, _, value in leaves(_same_run(each))
+        }
         for each in (before, now)
     )
     return [
@@ -160,12 +184,16 @@ def settings_json(settings: Any) -> dict[str, Any]:
 
 def is_settings(value: Any) -> bool:
     """Whether a value is nested settings; a flax module is a dataclass, too, and is kept as its text."""
-    return dataclasses.is_dataclass(value) and getattr(config, type(value).__name__, None) is type(value)
+    return dataclasses.is_dataclass(value) and getattr(config, type(value).__name__, None) is type(
+        value
+    )
 
 
 def settings_hash(settings: Experiment) -> str:
     """Twelve digits that name a set of settings."""
-    flat = {".".join(path): value for path, _, value in leaves(settings) if path[-1] not in UNCOUNTED}
+    flat = {
+        ".".join(path): value for path, _, value in leaves(settings) if path[-1] not in UNCOUNTED
+    }
     return disk.digest(json.dumps(flat, sort_keys=True, default=str).encode())[:12]
 
 
@@ -187,7 +215,9 @@ def fingerprint() -> dict[str, Any]:
         "packages": {name: metadata.version(name) for name in PACKAGES},
         "machine": f"{platform.machine()} {_processor()}".strip(),
         "system": platform.system(),
-        "visible_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "visible_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
@@ -203,7 +233,9 @@ def scope() -> dict[str, Any]:
 def _processor() -> str:
     """The name of the processor, where the system tells it: compiled code depends on it."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
+        return next(
+            (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
+        )
     return ""
 
 
@@ -241,8 +273,17 @@ def settings_from_json(told: dict[str, Any]) -> Any:
     if other := names ^ (told.keys() - {"kind", "hash"}):
         raise KeyError(*other)
     values = {name: told[name] for name in names}
-    values |= {name: config.NotStored(value) for name, value in values.items() if name in FROM_PYTHON and isinstance(value, str)}
-    return kind(**{name: settings_from_json(value) if isinstance(value, dict) else value for name, value in values.items()})
+    values |= {
+        name: config.NotStored(value)
+        for name, value in values.items()
+        if name in FROM_PYTHON and isinstance(value, str)
+    }
+    return kind(
+        **{
+            name: settings_from_json(value) if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
+    )
 
 
 def write_results(
@@ -254,11 +295,16 @@ def write_results(
     summary: dict[str, Any],
 ) -> None:
     """Leave the facts, a picture of them, and last, because it says that the run has ended, the verdicts computed from them."""
-    arrays: dict[str, np.ndarray] = {f"metric/{name}": value for name, value in {"step": metrics.step, **metrics.told}.items()}
+    arrays: dict[str, np.ndarray] = {
+        f"metric/{name}": value for name, value in {"step": metrics.step, **metrics.told}.items()
+    }
     for stats in seeds:
         arrays[f"seed/{stats.seed}/goals"] = np.packbits(stats.goals)
         arrays[f"seed/{stats.seed}/episodes"] = np.asarray(len(stats.goals))
-        arrays |= {f"seed/{stats.seed}/{name}": value for name, value in encode_returns(stats.returns).items()}
+        arrays |= {
+            f"seed/{stats.seed}/{name}": value
+            for name, value in encode_returns(stats.returns).items()
+        }
         if stats.steps is not None:
             arrays[f"seed/{stats.seed}/steps"] = stats.steps
     for number, map_snapshot in enumerate(map_snapshots):
@@ -274,8 +320,14 @@ def write_results(
 
 def encode_returns(returns: np.ndarray) -> dict[str, np.ndarray]:
     """Returns, of which a sea has few different ones: which they are, and which of them each episode had; a third smaller on disk."""
-    bits, which = np.unique(returns.view(f"u{returns.itemsize}"), return_inverse=True)  # a zero keeps its sign
-    return {"returns": returns} if len(bits) > 256 else {"returns": which.astype(np.uint8), "values": bits.view(returns.dtype)}
+    bits, which = np.unique(
+        returns.view(f"u{returns.itemsize}"), return_inverse=True
+    )  # a zero keeps its sign
+    return (
+        {"returns": returns}
+        if len(bits) > 256
+        else {"returns": which.astype(np.uint8), "values": bits.view(returns.dtype)}
+    )
 
 
 def write_sealed(path: Path, told: dict[str, Any]) -> None:
@@ -291,7 +343,10 @@ def seal_json(told: dict[str, Any]) -> dict[str, Any]:
 def unseal_json(data: bytes) -> dict[str, Any]:
     """What was sealed; ValueError where it is not what was written."""
     told = json.loads(data)
-    if not isinstance(told, dict) or seal_json({name: value for name, value in told.items() if name != "sha256"}) != told:
+    if (
+        not isinstance(told, dict)
+        or seal_json({name: value for name, value in told.items() if name != "sha256"}) != told
+    ):
         raise ValueError("its sha256 is another")
     return told
 
@@ -348,20 +403,33 @@ def read_facts(directory: Path) -> tuple[list[EpisodeStats], Metrics, list[MapSn
     """The facts of a run, as they were when it ended."""
     with np.load(directory / FACTS, allow_pickle=False) as file:
         seeds = sorted({int(name.split("/")[1]) for name in file.files if name.startswith("seed/")})
-        numbers = sorted({int(name.split("/")[1]) for name in file.files if name.startswith("moment/")})
+        numbers = sorted(
+            {int(name.split("/")[1]) for name in file.files if name.startswith("moment/")}
+        )
         stats = [
             EpisodeStats(
                 seed,
-                np.unpackbits(file[f"seed/{seed}/goals"], count=int(file[f"seed/{seed}/episodes"])).astype(bool),
+                np.unpackbits(
+                    file[f"seed/{seed}/goals"], count=int(file[f"seed/{seed}/episodes"])
+                ).astype(bool),
                 _returns(file, seed),
                 file[f"seed/{seed}/steps"] if f"seed/{seed}/steps" in file.files else None,
             )
             for seed in seeds
         ]
-        told = {name.removeprefix("metric/"): file[name] for name in file.files if name.startswith("metric/")}
+        told = {
+            name.removeprefix("metric/"): file[name]
+            for name in file.files
+            if name.startswith("metric/")
+        }
         metrics = Metrics(told.pop("step"), told)
         map_snapshots = [
-            MapSnapshot(int(file[f"moment/{n}/episode"]), file[f"moment/{n}/visits"], file[f"moment/{n}/sigma"]) for n in numbers
+            MapSnapshot(
+                int(file[f"moment/{n}/episode"]),
+                file[f"moment/{n}/visits"],
+                file[f"moment/{n}/sigma"],
+            )
+            for n in numbers
         ]
     return stats, metrics, map_snapshots
 

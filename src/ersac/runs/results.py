@@ -29,7 +29,9 @@ class Result:
     wall_seconds: float
     environment_changes: list[str]  # what changed when it was resumed, so that its bits may have
     directory: Path | None = None
-    last: Any = field(default=None, repr=False, compare=False)  # what its loop carried at the end, where no directory has it
+    last: Any = field(
+        default=None, repr=False, compare=False
+    )  # what its loop carried at the end, where no directory has it
 
     @property
     def steps_per_second(self) -> float:
@@ -48,12 +50,21 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """The run as one JSON object."""
         env = self.settings.env
-        per_seed: list[dict[str, Any]] = [{"seed": stats.seed, "episodes": len(stats.goals), **self.verdict(stats)} for stats in self.seeds]
+        per_seed: list[dict[str, Any]] = [
+            {"seed": stats.seed, "episodes": len(stats.goals), **self.verdict(stats)}
+            for stats in self.seeds
+        ]
         if not env.reports_returns:
             where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
         else:
-            per_seed = [row | scores.of_returns(stats) for row, stats in zip(per_seed, self.seeds, strict=True)]
-            where = {name: [row[name] for row in per_seed] for name in ("mean_return", "best_mean_return", "solved_steps")}
+            per_seed = [
+                row | scores.of_returns(stats)
+                for row, stats in zip(per_seed, self.seeds, strict=True)
+            ]
+            where = {
+                name: [row[name] for row in per_seed]
+                for name in ("mean_return", "best_mean_return", "solved_steps")
+            }
         return {
             "agent": self.settings.agent,
             "env": config.named(env),
@@ -67,7 +78,10 @@ class Result:
             "compile_seconds": round(self.compile_seconds, 3),
             "run_seconds": self.run_seconds,
             "wall_seconds": round(self.wall_seconds, 3),
-            **{rule: [row[rule] for row in per_seed] for rule in ("first_goal", "solved_bsuite", "solved_reliable")},
+            **{
+                rule: [row[rule] for row in per_seed]
+                for rule in ("first_goal", "solved_bsuite", "solved_reliable")
+            },
             "per_seed": per_seed,
             "departures": self.environment_changes,
             "settings_hash": records.settings_hash(self.settings),
@@ -95,7 +109,13 @@ class Result:
         (self.policy if seed is None else self.policy_of(seed)).save(path)
 
     def evaluate(
-        self, episodes: int = 100, *, seed: int | None = None, sample: bool = False, eval_seed: int = 0, show: bool = True
+        self,
+        episodes: int = 100,
+        *,
+        seed: int | None = None,
+        sample: bool = False,
+        eval_seed: int = 0,
+        show: bool = True,
     ) -> "Evaluation":
         """Play whole episodes with what a seed learned, by default the first one: its best actions, or with `sample` drawn ones."""
         policy = self.policy if seed is None else self.policy_of(seed)
@@ -109,14 +129,14 @@ class Result:
         if not env.has_maps:
             name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
             budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
-            caption = (
-                f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {records.settings_hash(self.settings)}"
-            )
+            caption = f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {records.settings_hash(self.settings)}"
             return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
         title = f"{self.settings.agent} ({self.network}) on {kind}, depth {env.depth}"
         of_table = " --network table" if self.network == "table" else ""
-        command = f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
+        command = (
+            f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
+        )
         command = f"{command} --seeds {run.seeds} --seed {run.seed}"
         caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
         return picture.draw_picture(title, caption, self.seeds, self.map_snapshots)
@@ -127,7 +147,9 @@ def write_result(result: Result, directory: Path) -> None:
     from ersac.analysis import picture
 
     image = picture.picture_png(result.picture())
-    records.write_results(directory, result.seeds, result.metrics, result.map_snapshots, image, result.summary())
+    records.write_results(
+        directory, result.seeds, result.metrics, result.map_snapshots, image, result.summary()
+    )
 
 
 def settings_and_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
@@ -136,7 +158,9 @@ def settings_and_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
     try:
         summary = records.read_summary(directory, settings)
     except records.CorruptRecord as why:
-        raise disk.DiskError(f"{directory} is damaged: {why}; ersac resume {directory} writes it anew") from None
+        raise disk.DiskError(
+            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
+        ) from None
     if summary is None:
         raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
     return settings, summary
@@ -146,7 +170,9 @@ def place_of(settings: Experiment, seed: int) -> int:
     """Which of a run's seeds one is."""
     first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
     if not isinstance(seed, int) or not first <= seed <= last:
-        raise SettingsError(f"seed {config.shown(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}")
+        raise SettingsError(
+            f"seed {config.shown(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}"
+        )
     return seed - first
 
 
@@ -157,4 +183,11 @@ def read_result(directory: Path) -> Result:
     if summary is None:
         raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
     spent = Spent(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
-    return Result(settings, *records.read_facts(directory), summary["steps"], *spent, summary["departures"], directory)
+    return Result(
+        settings,
+        *records.read_facts(directory),
+        summary["steps"],
+        *spent,
+        summary["departures"],
+        directory,
+    )

@@ -29,7 +29,9 @@ class Job:
     home: Path | None
     owner: str  # the hash under which its checkpoints are kept
     go_on: str  # what a person does about it once it was stopped
-    variants: Sequence[Experiment] | None = None  # one for each seed, where they differ in more than seeds
+    variants: Sequence[Experiment] | None = (
+        None  # one for each seed, where they differ in more than seeds
+    )
 
     @property
     def alone(self) -> bool:
@@ -57,7 +59,10 @@ class Session:
     def spent(self) -> Spent:
         """Seconds since the run first started."""
         wall = time.perf_counter() - self.began
-        compiling, running = self.before.compiling + self.program.compile_seconds, self.before.running + self.running
+        compiling, running = (
+            self.before.compiling + self.program.compile_seconds,
+            self.before.running + self.running,
+        )
         return Spent(compiling, running, self.before.wall + wall)
 
     def on_nonfinite(self, seed_index: int, why: str) -> None:
@@ -88,15 +93,21 @@ def start_session(job: Job, exact: bool, began: float) -> Session:
     loop = loop_of(settings)
     program = loop.prepare(settings, job.variants)
     fingerprint = records.scope() | loop.describe(program)
-    checkpointer = Checkpointer(job.home, job.owner, settings.run.checkpoint_seconds, fingerprint, display.note)
+    checkpointer = Checkpointer(
+        job.home, job.owner, settings.run.checkpoint_seconds, fingerprint, display.note
+    )
     found = checkpointer.load(exact)
     if found is None:
-        return Session(job, program, Recorder(settings, program.seeds), checkpointer, Spent(), began)
+        return Session(
+            job, program, Recorder(settings, program.seeds), checkpointer, Spent(), began
+        )
     saved, before = found
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
     recorder = Recorder.restored(settings, checkpoint.part(saved.arrays, "recorder"), program.seeds)
     if settings.env.on_host:
-        display.note("continues with new episodes: the state of an environment on the host cannot be saved")
+        display.note(
+            "continues with new episodes: the state of an environment on the host cannot be saved"
+        )
     return Session(job, loop.restore(program, state), recorder, checkpointer, before, began)
 
 
@@ -107,9 +118,14 @@ def loop_of(settings: Experiment) -> "Loop":
     return host.HOST_LOOP if settings.env.on_host else device.DEVICE_LOOP
 
 
-def run_session(session: Session, screen: display.Display, following: Sequence[Tracker], poll: Callable[[], int]) -> Any:
+def run_session(
+    session: Session, screen: display.Display, following: Sequence[Tracker], poll: Callable[[], int]
+) -> Any:
     """Chunk after chunk until it is enough; returns the last carry, which has been saved."""
-    carry, run = session.program.carry, loop_of(session.job.settings).run(session.program, session.on_nonfinite)
+    carry, run = (
+        session.program.carry,
+        loop_of(session.job.settings).run(session.program, session.on_nonfinite),
+    )
     try:
         with contextlib.closing(run) as chunks:  # stops the actor thread whatever happens here
             while not session.recorder.enough():
@@ -142,4 +158,6 @@ def map_snapshot(session: Session, carry: Any) -> MapSnapshot:
     from ersac.loops import device
 
     first = device.first_seed(carry)
-    return session.recorder.map_snapshot(np.array(first.visits), device.sigma_map(session.program.settings, first.learner))
+    return session.recorder.map_snapshot(
+        np.array(first.visits), device.sigma_map(session.program.settings, first.learner)
+    )

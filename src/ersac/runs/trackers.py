@@ -57,15 +57,24 @@ class Tracker(Protocol):
 
 def points(recorder: Recorder, place: int, heard: Heard) -> Iterator[Point]:
     """What the records hold of the seed at some place among the seeds, beyond what was heard."""
-    unheard = list(itertools.takewhile(lambda row: row["step"] > heard.step, reversed(recorder.rows)))
+    unheard = list(
+        itertools.takewhile(lambda row: row["step"] > heard.step, reversed(recorder.rows))
+    )
     for row in reversed(unheard):
-        yield Point(STEP, int(row["step"]), {name: float(column[place]) for name, column in row.items() if name != "step"})
+        yield Point(
+            STEP,
+            int(row["step"]),
+            {name: float(column[place]) for name, column in row.items() if name != "step"},
+        )
     blocks = (now(recorder, place).episode - heard.episode) // BLOCK
     since = int(recorder.episodes[place]) - heard.episode
     goals, returns = (_last(parts[place], since) for parts in (recorder.goals, recorder.returns))
     for block in range(blocks):
         span = slice(block * BLOCK, (block + 1) * BLOCK)
-        numbers = {"goal share": float(goals[span].mean()), "mean return": float(returns[span].mean(dtype=float))}
+        numbers = {
+            "goal share": float(goals[span].mean()),
+            "mean return": float(returns[span].mean(dtype=float)),
+        }
         yield Point(EPISODE, heard.episode + (block + 1) * BLOCK, numbers)
 
 
@@ -154,8 +163,18 @@ class WandB:
         import wandb
 
         disk.remove_tree(directory / "wandb")
-        unasked = ("silent", "disable_git", "disable_code", "x_disable_meta", "x_disable_stats", "x_disable_machine_info")
-        shut: dict[str, Any] = dict.fromkeys(unasked, True) | {"console": "off", "x_save_requirements": False}
+        unasked = (
+            "silent",
+            "disable_git",
+            "disable_code",
+            "x_disable_meta",
+            "x_disable_stats",
+            "x_disable_machine_info",
+        )
+        shut: dict[str, Any] = dict.fromkeys(unasked, True) | {
+            "console": "off",
+            "x_save_requirements": False,
+        }
         try:
             self.runs = [
                 wandb.init(

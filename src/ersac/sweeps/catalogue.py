@@ -8,7 +8,20 @@ import random
 from typing import Any, NamedTuple
 
 from ersac.agents.presets import PRESETS, TABLE_PRESETS
-from ersac.config import ActorCritic, BootDQN, Counts, DeepSea, Ensemble, Experiment, Replay, Run, check, override, replace_at, sea
+from ersac.config import (
+    ActorCritic,
+    BootDQN,
+    Counts,
+    DeepSea,
+    Ensemble,
+    Experiment,
+    Replay,
+    Run,
+    check,
+    override,
+    replace_at,
+    sea,
+)
 from ersac.runs import records
 
 SCALES = ("smoke", "desk", "paper")
@@ -22,7 +35,9 @@ class SweepLine(NamedTuple):
     name: str
     agent: str
     learner: ActorCritic | BootDQN
-    deepest: int | None = None  # beyond which it is known to fail, so that its budget would be wasted
+    deepest: int | None = (
+        None  # beyond which it is known to fail, so that its budget would be wasted
+    )
     stochastic: bool = False
 
 
@@ -61,7 +76,10 @@ def instances(sweep: Sweep, size: SweepSize) -> list[Instance]:
     """Every run of a sweep, always in the same order."""
     seeds = range(sweep.first_seed, sweep.first_seed + size.seeds)
     return [
-        Instance(line.name, check(_settings(line, depth, Run(1, seed, size.episodes, sweep.stop_when_solved))))
+        Instance(
+            line.name,
+            check(_settings(line, depth, Run(1, seed, size.episodes, sweep.stop_when_solved))),
+        )
         for depth in size.depths
         for line in sweep.lines
         if line.deepest is None or depth <= line.deepest
@@ -88,8 +106,14 @@ SEARCHED_IN: dict[str, tuple[float, float]] = {  # drawn between these, evenly i
 }
 
 
-SEARCHED = sizes(SweepSize((10,), 2, 2_000), SweepSize((20, 40), 4, 20_000), SweepSize((20, 30, 40), 16, 100_000))
-ROBUSTNESS = sizes(SweepSize((10, 15), 3, 3_000), SweepSize((20, 40), 5, 20_000), SweepSize((10, 20, 30, 40, 50), 5, 100_000))
+SEARCHED = sizes(
+    SweepSize((10,), 2, 2_000), SweepSize((20, 40), 4, 20_000), SweepSize((20, 30, 40), 16, 100_000)
+)
+ROBUSTNESS = sizes(
+    SweepSize((10, 15), 3, 3_000),
+    SweepSize((20, 40), 5, 20_000),
+    SweepSize((10, 20, 30, 40, 50), 5, 100_000),
+)
 
 
 class LineFactory:
@@ -99,7 +123,9 @@ class LineFactory:
         """network: mlp, or table, whose records were made when `ersac` was the name of the sampled critic."""
         named = {"ersac": TABLE_PRESETS["ersac-sampled"], "ersac-expected": TABLE_PRESETS["ersac"]}
         boot = {name: PRESETS[name] for name in ("boot-dqn", "boot-dqn-large")}
-        self.presets: dict[str, Any] = PRESETS if network == "mlp" else {**TABLE_PRESETS, **boot, **named}
+        self.presets: dict[str, Any] = (
+            PRESETS if network == "mlp" else {**TABLE_PRESETS, **boot, **named}
+        )
 
     def line(self, name: str, agent: str, deepest: int | None = None, **changes: Any) -> SweepLine:
         """An agent's preset under a name, with some of its settings changed."""
@@ -107,19 +133,26 @@ class LineFactory:
 
     def counts(self) -> SweepLine:
         """ERSAC with visit counts as its source of sigma."""
-        return SweepLine("ersac-counts", "ersac", replace_at(self.presets["ersac"], ("uncertainty",), Counts()))
+        return SweepLine(
+            "ersac-counts", "ersac", replace_at(self.presets["ersac"], ("uncertainty",), Counts())
+        )
 
     def as_printed(self, variance: float, **ensemble: Any) -> SweepLine:
         """Replay as the paper adds it: the sampled critic, everything else as the on-policy agent has it."""
         learner = replace_at(self.presets["ersac"], ("buffer",), Replay())
-        learner = replace_at(learner, ("uncertainty",), Ensemble(noise_variance=variance, **ensemble))
+        learner = replace_at(
+            learner, ("uncertainty",), Ensemble(noise_variance=variance, **ensemble)
+        )
         return SweepLine(f"as-printed-noise-{variance:g}", "ersac-replay", learner)
 
     def candidates(self, count: int) -> tuple[SweepLine, ...]:
         """ERSAC with settings drawn at random: always the same ones."""
         rng = random.Random(0)
         draw = lambda low, high: float(f"{low * (high / low) ** rng.random():.3g}")
-        drawn = lambda: {"lam": rng.choice((0.6, 0.8, 0.9, 0.95))} | {name: draw(*span) for name, span in SEARCHED_IN.items()}
+        drawn = lambda: (
+            {"lam": rng.choice((0.6, 0.8, 0.9, 0.95))}
+            | {name: draw(*span) for name, span in SEARCHED_IN.items()}
+        )
         return tuple(self.line(f"candidate-{n}", "ersac", None, **drawn()) for n in range(count))
 
 
@@ -128,9 +161,19 @@ def study(network: str) -> dict[str, Sweep]:
     lines = LineFactory(network)
     line, is_table = lines.line, network == "table"
     ersac, counts = line("ersac", "ersac"), lines.counts()
-    vanilla, optimism = line("vanilla", "vanilla", deepest=20), line("optimism", "optimism", deepest=100)
-    replay, replay_max = line("ersac-replay", "ersac-replay"), line("ersac-replay-max", "ersac-replay-max")
-    far: dict[str, Any] = {"gamma": 0.999, "lam": 0.95, "prior_scale": 0.1, "max_logit_gap": 8} if is_table else {"gamma": 0.999}
+    vanilla, optimism = (
+        line("vanilla", "vanilla", deepest=20),
+        line("optimism", "optimism", deepest=100),
+    )
+    replay, replay_max = (
+        line("ersac-replay", "ersac-replay"),
+        line("ersac-replay-max", "ersac-replay-max"),
+    )
+    far: dict[str, Any] = (
+        {"gamma": 0.999, "lam": 0.95, "prior_scale": 0.1, "max_logit_gap": 8}
+        if is_table
+        else {"gamma": 0.999}
+    )
     of_tables = lambda: (
         line("no-policy-rows", "ersac", policy_rate=0.0),
         line("no-value-rows", "ersac", value_rate=0.0),
@@ -165,30 +208,57 @@ def study(network: str) -> dict[str, Sweep]:
         ),
         "boot-dqn": Sweep(
             "Bootstrapped DQN beside it: an update a step is dear, so it has depths and seeds of its own",
-            (line("boot-dqn", "boot-dqn", deepest=60), line("boot-dqn-large", "boot-dqn-large", deepest=60)),
-            sizes(SweepSize((5, 10), 2, 1_000), SweepSize((10, 20, 30, 40, 50), 5, 5_000), SweepSize(tuple(range(10, 61, 10)), 5, 100_000)),
+            (
+                line("boot-dqn", "boot-dqn", deepest=60),
+                line("boot-dqn-large", "boot-dqn-large", deepest=60),
+            ),
+            sizes(
+                SweepSize((5, 10), 2, 1_000),
+                SweepSize((10, 20, 30, 40, 50), 5, 5_000),
+                SweepSize(tuple(range(10, 61, 10)), 5, 100_000),
+            ),
         ),
         "vanilla-wall": Sweep(
             "where actor-critic without optimism stops",
             (vanilla,),
-            sizes(SweepSize((5, 8), 2, 2_000), SweepSize((10, 12, 14, 16, 18), 5, 100_000), SweepSize((10, 12, 14, 16, 18), 20, 1_000_000)),
+            sizes(
+                SweepSize((5, 8), 2, 2_000),
+                SweepSize((10, 12, 14, 16, 18), 5, 100_000),
+                SweepSize((10, 12, 14, 16, 18), 20, 1_000_000),
+            ),
         ),
         "depth-100": Sweep(
             "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
             (ersac,),
-            sizes(SweepSize((15,), 8, 2_000), SweepSize((100,), 16, 100_000), SweepSize((100,), 100, 100_000)),
+            sizes(
+                SweepSize((15,), 8, 2_000),
+                SweepSize((100,), 16, 100_000),
+                SweepSize((100,), 100, 100_000),
+            ),
             stop_when_solved=False,
         ),
         "depth-250": Sweep(
             "depth 250, with the discount and the mixing that the paper takes there",
             (line("ersac-far", "ersac", **far),),
-            sizes(SweepSize((25,), 2, 5_000), SweepSize((250,), 10, 150_000), SweepSize((250,), 100, 1_000_000)),
+            sizes(
+                SweepSize((25,), 2, 5_000),
+                SweepSize((250,), 10, 150_000),
+                SweepSize((250,), 100, 1_000_000),
+            ),
             first_seed=FAR,
         ),
         "expected": Sweep(
             "what it buys to know the bonus of every action",
-            (line("ersac-expected", "ersac-expected") if is_table else line("ersac-sampled", "ersac-sampled"),),
-            sizes(SweepSize((5, 10), 2, 1_500), SweepSize((20, 40, 100), 20, 30_000), SweepSize(tuple(range(10, 101, 10)), 20, 100_000)),
+            (
+                line("ersac-expected", "ersac-expected")
+                if is_table
+                else line("ersac-sampled", "ersac-sampled"),
+            ),
+            sizes(
+                SweepSize((5, 10), 2, 1_500),
+                SweepSize((20, 40, 100), 20, 30_000),
+                SweepSize(tuple(range(10, 101, 10)), 20, 100_000),
+            ),
         ),
         "replay": Sweep(
             "episodes until solved against depth, with what is remembered and without",
@@ -211,18 +281,32 @@ def study(network: str) -> dict[str, Sweep]:
         "replay-100": Sweep(
             "depth 100: when the goal is first reached, and how soon every episode reaches it",
             (replay, ersac, replay_max),
-            sizes(SweepSize((12,), 4, 1_500), SweepSize((100,), 20, 40_000), SweepSize((100,), 100, 100_000)),
+            sizes(
+                SweepSize((12,), 4, 1_500),
+                SweepSize((100,), 20, 40_000),
+                SweepSize((100,), 100, 100_000),
+            ),
         ),
         "replay-noise": Sweep(
             "noise that is stored with each step, and none: what keeps sigma from being replayed away",
             (
-                *(line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance) for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)),
                 *(
-                    lines.as_printed(variance, **({"shared_reward_heads": True} if is_table else {"reward_rate": 0.3}))
+                    line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance)
+                    for variance in (1e-5, 1e-4, 1e-3, 0.1, 0.0)
+                ),
+                *(
+                    lines.as_printed(
+                        variance,
+                        **({"shared_reward_heads": True} if is_table else {"reward_rate": 0.3}),
+                    )
                     for variance in (0.0025, 0.0)
                 ),
             ),
-            sizes(SweepSize((5, 10), 2, 1_000), SweepSize((20, 40), 5, 4_000), SweepSize((10, 20, 30, 40, 50), 10, 20_000)),
+            sizes(
+                SweepSize((5, 10), 2, 1_000),
+                SweepSize((20, 40), 5, 4_000),
+                SweepSize((10, 20, 30, 40, 50), 10, 20_000),
+            ),
         ),
         "replay-ablation": Sweep(
             "what each ingredient of ersac-replay-max buys",
@@ -237,11 +321,17 @@ def study(network: str) -> dict[str, Sweep]:
                 line("newest-only", "ersac-replay-max", offline_fraction=0.0),
                 line("rows-only", "ersac-replay-max", learning_rate=0.0),
             ),
-            sizes(SweepSize((10,), 2, 500), SweepSize((20, 40), 5, 2_000), SweepSize((20, 40, 50, 100), 10, 10_000)),
+            sizes(
+                SweepSize((10,), 2, 500),
+                SweepSize((20, 40), 5, 2_000),
+                SweepSize((20, 40, 50, 100), 10, 10_000),
+            ),
         ),
         "robustness-lambda": Sweep(
             "TD(lambda) from one step to the whole episode",
-            tuple(line(f"lambda-{lam}", "ersac", lam=lam) for lam in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+            tuple(
+                line(f"lambda-{lam}", "ersac", lam=lam) for lam in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+            ),
             ROBUSTNESS,
         ),
         "robustness-rollout": Sweep(
@@ -252,7 +342,12 @@ def study(network: str) -> dict[str, Sweep]:
         "robustness-tau": Sweep(
             "where tau starts, played and fixed",
             tuple(
-                line(f"tau-{tau0}-{'learned' if learned else 'fixed'}", "ersac", tau0=tau0, learn_tau=learned)
+                line(
+                    f"tau-{tau0}-{'learned' if learned else 'fixed'}",
+                    "ersac",
+                    tau0=tau0,
+                    learn_tau=learned,
+                )
                 for learned in (True, False)
                 for tau0 in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
             ),
@@ -260,19 +355,33 @@ def study(network: str) -> dict[str, Sweep]:
         ),
         "stochastic": Sweep(
             "DeepSea whose right moves slip",
-            tuple(each._replace(name=f"{each.name}-stochastic", stochastic=True) for each in (ersac, optimism, vanilla)),
-            sizes(SweepSize((5, 10), 2, 3_000), SweepSize((10, 20, 30), 5, 30_000), SweepSize((10, 20, 30, 40, 50), 5, 100_000)),
+            tuple(
+                each._replace(name=f"{each.name}-stochastic", stochastic=True)
+                for each in (ersac, optimism, vanilla)
+            ),
+            sizes(
+                SweepSize((5, 10), 2, 3_000),
+                SweepSize((10, 20, 30), 5, 30_000),
+                SweepSize((10, 20, 30, 40, 50), 5, 100_000),
+            ),
         ),
         "search": Sweep(
             "ERSAC's own settings, drawn at random, on seeds that are never reported",
             (ersac, *lines.candidates(31)),
-            sizes(SweepSize((8,), 1, 1_000), SweepSize((60,), 4, 20_000), SweepSize((60, 100), 4, 60_000)),
+            sizes(
+                SweepSize((8,), 1, 1_000),
+                SweepSize((60,), 4, 20_000),
+                SweepSize((60, 100), 4, 60_000),
+            ),
             first_seed=TUNED,
         ),
         "baselines": Sweep(
             "a fair chance for each baseline: its entropy weight and its bonus, searched on seeds that are never reported",
             (
-                *(line(f"vanilla-alpha-{alpha}", "vanilla", alpha=alpha) for alpha in (0.001, 0.003, 0.01, 0.03, 0.1)),
+                *(
+                    line(f"vanilla-alpha-{alpha}", "vanilla", alpha=alpha)
+                    for alpha in (0.001, 0.003, 0.01, 0.03, 0.1)
+                ),
                 *(
                     line(f"optimism-mu-{mu}-alpha-{alpha}", "optimism", mu=mu, alpha=alpha)
                     for mu in (0.3, 1.0, 3.0)
@@ -289,20 +398,28 @@ def study(network: str) -> dict[str, Sweep]:
                 counts,
                 *(of_tables() if is_table else of_networks()),
             ),
-            sizes(SweepSize((10,), 3, 3_000), SweepSize((20, 40), 8, 20_000), SweepSize((20, 40, 60, 80, 100), 16, 100_000)),
+            sizes(
+                SweepSize((10,), 3, 3_000),
+                SweepSize((20, 40), 8, 20_000),
+                SweepSize((20, 40, 60, 80, 100), 16, 100_000),
+            ),
         ),
         "reliability": Sweep(
             "many short runs, for those who want to kill them",
             (ersac, vanilla, optimism, counts),
             sizes(
-                SweepSize((5, 6, 8, 10, 12), 10, 3_000), SweepSize((5, 6, 8, 10, 12), 10, 10_000), SweepSize((5, 6, 8, 10, 12), 25, 10_000)
+                SweepSize((5, 6, 8, 10, 12), 10, 3_000),
+                SweepSize((5, 6, 8, 10, 12), 10, 10_000),
+                SweepSize((5, 6, 8, 10, 12), 25, 10_000),
             ),
             stop_when_solved=False,
         ),
     }
 
 
-SWEEPS: dict[str, Sweep] = study("mlp") | {f"{name}-table": sweep for name, sweep in study("table").items()}
+SWEEPS: dict[str, Sweep] = study("mlp") | {
+    f"{name}-table": sweep for name, sweep in study("table").items()
+}
 
 
 def list_sweeps() -> str:
@@ -311,4 +428,8 @@ def list_sweeps() -> str:
     for name, sweep in SWEEPS.items():
         counts = (len(instances(sweep, sweep.sizes[scale])) for scale in SCALES)
         lines.append(f"  {name:<20}{''.join(f'{count:>8}' for count in counts)}  {sweep.what}")
-    return "usage: ersac sweep NAME --scale smoke|desk|paper [--engine local|ray --out DIR]\n\n" + "\n".join(lines) + "\n"
+    return (
+        "usage: ersac sweep NAME --scale smoke|desk|paper [--engine local|ray --out DIR]\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )

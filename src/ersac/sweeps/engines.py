@@ -17,7 +17,11 @@ POLL_SECONDS = 1.0
 RETRIES = 5  # of a batch whose worker died
 STORE_BYTES = 100_000_000  # for what passes between driver and workers, which is next to nothing
 # The first is for systems on which Ray is never a cluster: without it Ray listens on every address of the machine.
-ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+ALONE = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 STOP = "stop"  # the file that asks workers on any machine to save and leave
 
 
@@ -49,7 +53,11 @@ def on_ray(todo: Sequence[Batch], told: Told, poll: Callable[[], int]) -> Iterat
                 try:
                     outcome = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    outcome = Outcome(batch, {}, f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}")
+                    outcome = Outcome(
+                        batch,
+                        {},
+                        f"its worker died {RETRIES + 1} times: {str(error).splitlines()[0]}",
+                    )
                 if outcome is not None:
                     yield outcome._replace(batch=batch)
             for batch in pending.values():
@@ -77,7 +85,11 @@ def require_engine(engine: str) -> None:
 def _start_ray(cores: int) -> Any:
     """Ray on this machine, shut to all others and without its dashboard; or a cluster that somebody else has started."""
     address = os.environ.get("RAY_ADDRESS", "local")
-    told: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    told: dict[str, Any] = {
+        "address": address,
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+    }
     if address == "local":
         os.environ.update(ALONE)  # which Ray reads when it is imported
         told |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}

@@ -28,7 +28,11 @@ from ersac.runs.records import EpisodeStats
 from ersac.sweeps import runner
 from ersac.sweeps.catalogue import REPORTED, SCALES, TUNED
 
-PEERS, FIGURES, TABLE = "peers", "figures", "table"  # in a ladder's directory: agents of others, curves, the table
+PEERS, FIGURES, TABLE = (
+    "peers",
+    "figures",
+    "table",
+)  # in a ladder's directory: agents of others, curves, the table
 POINTS = 400  # of a curve in a figure
 ANY_PAY = 0.05  # a grid pays from 0.1 to 1 for its goal, and else nothing
 
@@ -66,7 +70,9 @@ class Task(NamedTuple):
 
     env: Gym | Gymnax
     steps: int
-    make: Callable[[int], Any] | None = None  # a seed -> one of them, where no id of Gymnasium names it
+    make: Callable[[int], Any] | None = (
+        None  # a seed -> one of them, where no id of Gymnasium names it
+    )
     package: str | None = None  # that it needs, besides what its kind of environment does
 
     def of_seed(self, seed: int) -> Gym | Gymnax:
@@ -93,17 +99,32 @@ TASKS: dict[str, Task] = {
     "lock": Task(Gym("lock", target=1.0), 60_000, make_lock),
     "doorkey-8": Task(Gym("MiniGrid-DoorKey-8x8-v0", target=ANY_PAY), 500_000),
     "keycorridor-s3r1": Task(Gym("MiniGrid-KeyCorridorS3R1-v0", target=ANY_PAY), 500_000),
-    "doorkey-16-fixed": Task(Gym("doorkey-16-fixed", target=ANY_PAY), 1_000_000, partial(make_grid, "MiniGrid-DoorKey-16x16-v0")),
-    "keycorridor-s3r3-fixed": Task(
-        Gym("keycorridor-s3r3-fixed", target=ANY_PAY), 1_000_000, partial(make_grid, "MiniGrid-KeyCorridorS3R3-v0")
+    "doorkey-16-fixed": Task(
+        Gym("doorkey-16-fixed", target=ANY_PAY),
+        1_000_000,
+        partial(make_grid, "MiniGrid-DoorKey-16x16-v0"),
     ),
-    "multiroom-n6-fixed": Task(Gym("multiroom-n6-fixed", target=ANY_PAY), 1_000_000, partial(make_grid, "MiniGrid-MultiRoom-N6-v0")),
+    "keycorridor-s3r3-fixed": Task(
+        Gym("keycorridor-s3r3-fixed", target=ANY_PAY),
+        1_000_000,
+        partial(make_grid, "MiniGrid-KeyCorridorS3R3-v0"),
+    ),
+    "multiroom-n6-fixed": Task(
+        Gym("multiroom-n6-fixed", target=ANY_PAY),
+        1_000_000,
+        partial(make_grid, "MiniGrid-MultiRoom-N6-v0"),
+    ),
     # Episodes of at most a thousand steps in sixteen environments: over five hundred of them. bsuite calls 100 a swing-up.
     "swingup": Task(Gym("swingup", target=100.0), 520_000, partial(make_swingup, 0), "bsuite"),
 }
 RUNGS = tuple(TASKS)
 # What bsuite's score (study/bsuite_score.py) has besides the first; run only where they are named.
-TASKS |= {f"swingup-{n}": Task(Gym(f"swingup-{n}", target=100.0), 520_000, partial(make_swingup, n), "bsuite") for n in range(1, 20)}
+TASKS |= {
+    f"swingup-{n}": Task(
+        Gym(f"swingup-{n}", target=100.0), 520_000, partial(make_swingup, n), "bsuite"
+    )
+    for n in range(1, 20)
+}
 
 
 class LadderAgent(NamedTuple):
@@ -124,9 +145,16 @@ AGENTS: dict[str, LadderAgent] = {
 }
 
 # The entropy weight that each baseline was found best with in each task, by `ersac sweep ladder-tune`; not searched yet: the preset's.
-ALPHA: dict[str, dict[str, float]] = {"vanilla": dict.fromkeys(TASKS, 0.01), "optimism": dict.fromkeys(TASKS, 0.01)}
+ALPHA: dict[str, dict[str, float]] = {
+    "vanilla": dict.fromkeys(TASKS, 0.01),
+    "optimism": dict.fromkeys(TASKS, 0.01),
+}
 ALPHAS = (0.0003, 0.001, 0.003, 0.01, 0.03)  # that are tried
-CANDIDATES = {f"{agent}-alpha-{alpha:g}": LadderAgent(agent, alpha=alpha) for agent in ALPHA for alpha in ALPHAS}
+CANDIDATES = {
+    f"{agent}-alpha-{alpha:g}": LadderAgent(agent, alpha=alpha)
+    for agent in ALPHA
+    for alpha in ALPHAS
+}
 
 
 class LadderSize(NamedTuple):
@@ -151,13 +179,29 @@ LADDERS: dict[str, Ladder] = {
         "exploration tasks for networks: seeds solved, steps until solved, returns",
         AGENTS,
         REPORTED,
-        dict(zip(SCALES, (LadderSize(("deep-sea-10", "lock"), 1, 4_000), LadderSize(RUNGS, 3), LadderSize(RUNGS, 10)), strict=True)),
+        dict(
+            zip(
+                SCALES,
+                (
+                    LadderSize(("deep-sea-10", "lock"), 1, 4_000),
+                    LadderSize(RUNGS, 3),
+                    LadderSize(RUNGS, 10),
+                ),
+                strict=True,
+            )
+        ),
     ),
     "ladder-tune": Ladder(
         "a fair chance for the ladder's baselines: their entropy weight in each task, on seeds that are never reported",
         CANDIDATES,
         TUNED,
-        dict(zip(SCALES, (LadderSize(("lock",), 2, 4_000), LadderSize(RUNGS, 2), LadderSize(RUNGS, 2)), strict=True)),
+        dict(
+            zip(
+                SCALES,
+                (LadderSize(("lock",), 2, 4_000), LadderSize(RUNGS, 2), LadderSize(RUNGS, 2)),
+                strict=True,
+            )
+        ),
     ),
 }
 
@@ -193,7 +237,9 @@ class Plan(NamedTuple):
     @property
     def wanted(self) -> list[Cell]:
         """The cells that are to be run, and told of."""
-        return [cell for cell in self.every if cell.task in self.tasks and cell.agent in self.agents]
+        return [
+            cell for cell in self.every if cell.task in self.tasks and cell.agent in self.agents
+        ]
 
     @property
     def seeds(self) -> range:
@@ -213,7 +259,14 @@ def plan_ladder(name: str, scale: str, tasks: str | None = None, agents: str | N
     size = config.pick("scale", scale, ladder.sizes)
     # A task that is asked for by its name is run at any scale.
     some = tuple(_named("task", tasks, TASKS)) or size.tasks
-    made = Plan(name, scale, some, tuple(_named("agent", agents, ladder.agents)) or tuple(ladder.agents), (), {})
+    made = Plan(
+        name,
+        scale,
+        some,
+        tuple(_named("agent", agents, ladder.agents)) or tuple(ladder.agents),
+        (),
+        {},
+    )
     cells: list[Cell] = []
     absent: dict[str, str] = {}
     for seed in made.seeds:  # outermost, so that a part of the sweep is a table already
@@ -240,7 +293,9 @@ def settings_of(task: str, line: LadderAgent, seed: int, steps: int) -> Experime
     require_env_package(env)
     if package is not None:
         require_package(task, package)
-    settings = Experiment(env, line.agent, preset(line.agent, line.uncertainty, None, env), default_run(env))
+    settings = Experiment(
+        env, line.agent, preset(line.agent, line.uncertainty, None, env), default_run(env)
+    )
     alpha = ALPHA.get(line.agent, {}).get(task) if line.alpha is None else line.alpha
     changes = {} if alpha is None else {"alpha": alpha}
     return check(override(settings, seed=seed, steps=steps, **changes))
@@ -280,11 +335,25 @@ class _Progress:
     def _show(self, now: int) -> None:
         runs = (self.done, self.cells)
         seconds = time.monotonic() - self.began
-        self.screen.show(display.Sweeping(self.before + now, sum(self.steps), self.here + now, seconds, *runs, *runs, self.failed))
+        self.screen.show(
+            display.Sweeping(
+                self.before + now,
+                sum(self.steps),
+                self.here + now,
+                seconds,
+                *runs,
+                *runs,
+                self.failed,
+            )
+        )
 
 
 def run_ladder(
-    plan: Plan, home: Path, train: Callable[..., Any], screen: display.Display, poll: Callable[[], int] = lambda: 0
+    plan: Plan,
+    home: Path,
+    train: Callable[..., Any],
+    screen: display.Display,
+    poll: Callable[[], int] = lambda: 0,
 ) -> LadderReport:
     """Run what is missing of what is wanted, a cell after the other; Stopped after a checkpoint if `poll` gives a signal's number.
 
@@ -315,7 +384,9 @@ def run_ladder(
                     kind = "" if isinstance(error, exits.EXPECTED) else f"{type(error).__name__}: "
                     missing[name] = why = kind + " ".join(str(error).split())
                 if why is not None:
-                    display.note(f"{name} {'cannot be run' if name in refused else 'failed'}: {why}")
+                    display.note(
+                        f"{name} {'cannot be run' if name in refused else 'failed'}: {why}"
+                    )
             if (reason := records.failure(home / name, cell.settings)) is not None:
                 failed[name] = reason
             progress.ended(cell.settings.run.steps or 0, here, why is not None)
@@ -331,7 +402,9 @@ class LadderRow(NamedTuple):
     steps: int  # that it had
     seeds: int
     solved: int
-    solved_steps: int | None  # the median over seeds of the steps until 80 of the last 100 episodes reached the goal; None: never, for half
+    solved_steps: (
+        int | None
+    )  # the median over seeds of the steps until 80 of the last 100 episodes reached the goal; None: never, for half
     end_return: float | None  # the median of the mean return of the last 100 episodes
     low: float | None  # the least of them over seeds
     high: float | None
@@ -339,7 +412,11 @@ class LadderRow(NamedTuple):
     def words(self) -> str:
         """All but the task and the agent, in a line."""
         when = "" if self.solved_steps is None else f" after {self.solved_steps:,} steps"
-        ends = "no episode ended" if self.end_return is None else f"return {self.end_return:.4g} ({self.low:.4g} to {self.high:.4g})"
+        ends = (
+            "no episode ended"
+            if self.end_return is None
+            else f"return {self.end_return:.4g} ({self.low:.4g} to {self.high:.4g})"
+        )
         return f"{self.solved} of {self.seeds} solved{when}; {ends}"
 
 
@@ -374,10 +451,14 @@ def gather(plan: Plan, home: Path, note: Callable[[str], None]) -> Found:
     for cell in plan.wanted:
         if (home / cell.name / records.SUMMARY).exists():
             try:
-                found.setdefault((cell.task, cell.agent), []).extend(export.read_ended_run(home / cell.name).seeds)
+                found.setdefault((cell.task, cell.agent), []).extend(
+                    export.read_ended_run(home / cell.name).seeds
+                )
             except (SettingsError, OSError) as error:
                 note(f"left out: {error}")
-    for path in (home / PEERS / name for name in disk.names(home / PEERS) if name.endswith(".json")):
+    for path in (
+        home / PEERS / name for name in disk.names(home / PEERS) if name.endswith(".json")
+    ):
         try:
             peer = read_peer(path)
         except (SettingsError, OSError) as error:
@@ -389,7 +470,9 @@ def gather(plan: Plan, home: Path, note: Callable[[str], None]) -> Found:
             least = f"seeds {plan.seeds.start} to {plan.seeds[-1]} with {plan.steps(peer.task):,} steps are told of"
             note(f"left out: {path} has seed {peer.stats.seed} with {peer.steps:,} steps; {least}")
             continue
-        found.setdefault((peer.task, peer.agent), []).append(_until(peer.stats, plan.steps(peer.task)))
+        found.setdefault((peer.task, peer.agent), []).append(
+            _until(peer.stats, plan.steps(peer.task))
+        )
     return found
 
 
@@ -415,18 +498,25 @@ def row(task: str, agent: str, steps: int, seeds: Sequence[EpisodeStats]) -> Lad
     ends = [each["mean_return"] for each in told if each["mean_return"] is not None]
     spread = (float(np.median(ends)), min(ends), max(ends)) if ends else (None, None, None)
     solved = sum(each is not None for each in when)
-    return LadderRow(task, agent, steps, len(seeds), solved, None if math.isinf(middle) else int(middle), *spread)
+    return LadderRow(
+        task, agent, steps, len(seeds), solved, None if math.isinf(middle) else int(middle), *spread
+    )
 
 
 def markdown(rows: Sequence[LadderRow]) -> str:
     """The table as docs have it: a line a task, a column an agent."""
-    agents, tasks = (list(dict.fromkeys(names)) for names in ([each.agent for each in rows], [each.task for each in rows]))
+    agents, tasks = (
+        list(dict.fromkeys(names))
+        for names in ([each.agent for each in rows], [each.task for each in rows])
+    )
     by_name = {(each.task, each.agent): each for each in rows}
     steps = {each.task: each.steps for each in rows}
     lines = [["task", "steps", *(f"`{agent}`" for agent in agents)], ["---"] * (len(agents) + 2)]
     for task in tasks:
         cells = (by_name.get((task, agent)) for agent in agents)
-        lines.append([task, f"{steps[task]:,}", *("" if each is None else each.words() for each in cells)])
+        lines.append(
+            [task, f"{steps[task]:,}", *("" if each is None else each.words() for each in cells)]
+        )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -442,7 +532,10 @@ def tune(rows: Sequence[LadderRow]) -> dict[str, dict[str, float]]:
             tried.setdefault((line.agent, each.task), {})[line.alpha] = each
     found: dict[str, dict[str, float]] = {}
     for (agent, task), some in tried.items():
-        merits = {alpha: (*_merit(each), -abs(math.log(alpha / ALPHA[agent][task]))) for alpha, each in some.items()}
+        merits = {
+            alpha: (*_merit(each), -abs(math.log(alpha / ALPHA[agent][task])))
+            for alpha, each in some.items()
+        }
         found.setdefault(agent, {})[task] = max(merits, key=merits.__getitem__)
     return found
 
@@ -461,7 +554,11 @@ def draw_curves(task: str, steps: int, seeds: dict[str, list[EpisodeStats]], cap
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
     for place, (agent, some) in enumerate(seeds.items()):
-        curves = [Curve(stats.steps, scores.running_means(stats.returns), steps) for stats in some if stats.steps is not None]
+        curves = [
+            Curve(stats.steps, scores.running_means(stats.returns), steps)
+            for stats in some
+            if stats.steps is not None
+        ]
         curves = [curve for curve in curves if len(curve.steps)]
         if not curves:
             continue
@@ -469,9 +566,22 @@ def draw_curves(task: str, steps: int, seeds: dict[str, list[EpisodeStats]], cap
         when = np.linspace(first, max(first, steps), POINTS)
         means = np.stack([curve.at(when) for curve in curves])  # [seeds, POINTS]
         colour = COLOURS[place % len(COLOURS)]
-        axes.plot(when, np.median(means, axis=0), color=colour, lw=1.5, label=f"{agent}, {len(curves)} seeds")
-        axes.fill_between(when, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="steps", ylabel=f"mean return of the last {scores.RELIABLE_WINDOW} episodes", title=task, xlim=(0, steps))
+        axes.plot(
+            when,
+            np.median(means, axis=0),
+            color=colour,
+            lw=1.5,
+            label=f"{agent}, {len(curves)} seeds",
+        )
+        axes.fill_between(
+            when, means.min(axis=0), means.max(axis=0), color=colour, alpha=0.15, lw=0
+        )
+    axes.set(
+        xlabel="steps",
+        ylabel=f"mean return of the last {scores.RELIABLE_WINDOW} episodes",
+        title=task,
+        xlim=(0, steps),
+    )
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
@@ -491,7 +601,10 @@ def leave(plan: Plan, home: Path, note: Callable[[str], None]) -> list[LadderRow
     disk.make_directory(home / FIGURES)
     for task in dict.fromkeys(each.task for each in rows):
         own = {agent: seeds for (where, agent), seeds in found.items() if where == task}
-        disk.write(home / FIGURES / f"{task}.png", figures.figure_png(draw_curves(task, plan.steps(task), own, command)))
+        disk.write(
+            home / FIGURES / f"{task}.png",
+            figures.figure_png(draw_curves(task, plan.steps(task), own, command)),
+        )
     told = {"command": command, "rows": [each._asdict() for each in rows]}
     disk.write(home / f"{TABLE}.json", (json.dumps(told, indent=2) + "\n").encode())
     disk.write(home / f"{TABLE}.md", markdown(rows).encode())
@@ -507,13 +620,20 @@ def ladder_lines(plan: Plan, climbed: LadderReport, rows: Sequence[LadderRow]) -
         yield f"not available: {', '.join(name for name, each in plan.absent.items() if each == why)}: {why}"
     if plan.ladder == "ladder-tune":
         for agent, tasks in tune(rows).items():
-            yield f"best entropy weights of {agent}: " + ", ".join(f"{task} {alpha:g}" for task, alpha in tasks.items())
+            yield f"best entropy weights of {agent}: " + ", ".join(
+                f"{task} {alpha:g}" for task, alpha in tasks.items()
+            )
     yield f"{climbed.report.ended} of {climbed.report.wanted} runs have ended"
 
 
 def ladder_json(plan: Plan, climbed: LadderReport, rows: Sequence[LadderRow]) -> dict[str, Any]:
     """All of it as plain data."""
-    told = {"sweep": plan.title, **climbed.report._asdict(), "refused": climbed.refused, "not_available": plan.absent}
+    told = {
+        "sweep": plan.title,
+        **climbed.report._asdict(),
+        "refused": climbed.refused,
+        "not_available": plan.absent,
+    }
     alphas = {"best_alpha": tune(rows)} if plan.ladder == "ladder-tune" else {}
     return {**told, **alphas, "table": [each._asdict() for each in rows]}
 
@@ -522,6 +642,9 @@ def list_ladders() -> str:
     """Every ladder, how many runs it has at each scale, and what it is for; as `sweeps.listed` has the others."""
     lines = []
     for name, ladder in LADDERS.items():
-        counts = (len(size.tasks) * len(ladder.agents) * size.seeds for size in (ladder.sizes[scale] for scale in SCALES))
+        counts = (
+            len(size.tasks) * len(ladder.agents) * size.seeds
+            for size in (ladder.sizes[scale] for scale in SCALES)
+        )
         lines.append(f"  {name:<20}{''.join(f'{count:>8}' for count in counts)}  {ladder.what}\n")
     return "".join(lines)

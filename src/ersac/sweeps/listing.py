@@ -14,8 +14,20 @@ from ersac.runs.records import CorruptRecord
 from ersac.sweeps import runner
 
 CHECKPOINTS = "checkpoints"  # as checkpoint.py has it, which needs jax
-MARKS = {records.SETTINGS, records.FACTS, records.SUMMARY, records.FAILURE, CHECKPOINTS}  # whoever holds one of them is, or was, a run
-ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = ("ended", "stopped", "running", "failed", "damaged")
+MARKS = {
+    records.SETTINGS,
+    records.FACTS,
+    records.SUMMARY,
+    records.FAILURE,
+    CHECKPOINTS,
+}  # whoever holds one of them is, or was, a run
+ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = (
+    "ended",
+    "stopped",
+    "running",
+    "failed",
+    "damaged",
+)
 
 
 class RunRow(NamedTuple):
@@ -32,7 +44,11 @@ class RunRow(NamedTuple):
 
     def words(self) -> str:
         """The state in words."""
-        return f"{self.state}: {self.why}" if self.state in (FAILED, DAMAGED) else f"{self.state} {self.why}".strip()
+        return (
+            f"{self.state}: {self.why}"
+            if self.state in (FAILED, DAMAGED)
+            else f"{self.state} {self.why}".strip()
+        )
 
 
 class Count(NamedTuple):
@@ -74,17 +90,25 @@ def look(directory: Path) -> RunRow:
     except OSError as error:
         return RunRow(name, DAMAGED, str(error).removeprefix(f"{name}/"))
     env = settings.env
-    row = RunRow(name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds)
+    row = RunRow(
+        name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds
+    )
     try:
         if holder := disk.held_by(directory / records.LOCK):
             return row._replace(state=RUNNING, why=holder)
         if reason := records.failure(directory, settings):
             return row._replace(state=FAILED, why=reason)
         if summary := records.read_summary(directory, settings):
-            return row._replace(state=ENDED, solved=sum(found is not None for found in summary["solved_reliable"]))
+            return row._replace(
+                state=ENDED, solved=sum(found is not None for found in summary["solved_reliable"])
+            )
         return row._replace(why=_where(directory))
     except CorruptRecord as error:
-        again = f"; ersac resume {directory} makes it again" if (directory / CHECKPOINTS).is_dir() else ""
+        again = (
+            f"; ersac resume {directory} makes it again"
+            if (directory / CHECKPOINTS).is_dir()
+            else ""
+        )
         return row._replace(state=DAMAGED, why=f"{error}{again}")
     except OSError as error:
         return row._replace(state=DAMAGED, why=str(error))
@@ -109,7 +133,9 @@ def _where(directory: Path) -> str:
 def _under_way(directory: Path) -> Iterator[RunRow]:
     """The runs of a batch, as far as they have no directory of their own yet."""
     try:
-        names = [str(name) for name in records.unseal_json(disk.read(directory / runner.BATCH))["runs"]]
+        names = [
+            str(name) for name in records.unseal_json(disk.read(directory / runner.BATCH))["runs"]
+        ]
         holder = disk.held_by(directory / records.LOCK)
         state, why = (RUNNING, holder) if holder else (STOPPED, _where(directory))
     except (CorruptRecord, OSError) as error:
@@ -137,7 +163,9 @@ def _count(home: Path, own: list[RunRow]) -> Count | None:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # no sweep, or its next life writes that again
     states = [row.state for row in own if Path(row.run).name in wanted]
-    return Count(str(home), str(told["sweep"]), states.count(ENDED), states.count(FAILED), len(wanted))
+    return Count(
+        str(home), str(told["sweep"]), states.count(ENDED), states.count(FAILED), len(wanted)
+    )
 
 
 def listing_json(found: list[RunRow]) -> dict[str, Any]:

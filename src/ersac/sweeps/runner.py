@@ -51,7 +51,9 @@ class Batch(NamedTuple):
     @property
     def name(self) -> str:
         """Twelve digits that no other batch has."""
-        return disk.digest(" ".join(records.settings_hash(each.settings) for each in self.instances).encode())[:12]
+        return disk.digest(
+            " ".join(records.settings_hash(each.settings) for each in self.instances).encode()
+        )[:12]
 
     @property
     def directory(self) -> Path:
@@ -73,7 +75,9 @@ class Batch(NamedTuple):
         from ersac.runs import checkpoint  # jax
 
         saved = checkpoint.finished_steps(self.directory / checkpoint.DIRECTORY)
-        return min(self.steps, max(saved, default=0) * self.settings.learner.rollout * len(self.instances))
+        return min(
+            self.steps, max(saved, default=0) * self.settings.learner.rollout * len(self.instances)
+        )
 
 
 class Outcome(NamedTuple):
@@ -95,9 +99,13 @@ class Report(NamedTuple):
     def verdict(self, home: Path) -> None:
         """Raise what tells the shell that something is missing."""
         if self.missing:
-            raise exits.Resumable(f"{len(self.missing)} of {self.wanted} runs are missing in {home}; {GO_ON}")
+            raise exits.Resumable(
+                f"{len(self.missing)} of {self.wanted} runs are missing in {home}; {GO_ON}"
+            )
         if self.failed:
-            raise exits.NonFinite(f"{len(self.failed)} of {self.wanted} runs failed; ersac runs {home} lists them")
+            raise exits.NonFinite(
+                f"{len(self.failed)} of {self.wanted} runs failed; ersac runs {home} lists them"
+            )
 
 
 Told = Callable[[Batch, int], None]  # how many steps a batch has behind it
@@ -108,8 +116,14 @@ def batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
     """All of a sweep, in batches, in the order of the sweep."""
     alike: dict[Experiment, list[Instance]] = {}
     for instance in wanted:
-        alike.setdefault(config.static(config.override(instance.settings, seed=0)), []).append(instance)
-    return [Batch(home, tuple(part)) for group in alike.values() for part in _even_parts(group, width(group[0].settings))]
+        alike.setdefault(config.static(config.override(instance.settings, seed=0)), []).append(
+            instance
+        )
+    return [
+        Batch(home, tuple(part))
+        for group in alike.values()
+        for part in _even_parts(group, width(group[0].settings))
+    ]
 
 
 def width(settings: Experiment) -> int:
@@ -128,26 +142,41 @@ def has_ended(home: Path, instance: Wanted) -> bool:
     """Whether there is nothing left to do for a run: it has ended, and what it left is sound, or it has failed for good."""
     directory, settings = home / instance.name, instance.settings
     with contextlib.suppress(OSError):  # what cannot be read is not there
-        return records.ended_summary(directory, settings) is not None or records.failure(directory, settings) is not None
+        return (
+            records.ended_summary(directory, settings) is not None
+            or records.failure(directory, settings) is not None
+        )
     return False
 
 
 def plan_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
     """The batches of which something is missing."""
-    return [batch for batch in batches(home, wanted) if not all(has_ended(home, instance) for instance in batch.instances)]
+    return [
+        batch
+        for batch in batches(home, wanted)
+        if not all(has_ended(home, instance) for instance in batch.instances)
+    ]
 
 
 @contextlib.contextmanager
 def hold_sweep(home: Path, title: str, wanted: Sequence[Wanted]) -> Iterator[None]:
     """Be the only one to run a sweep in a directory: a new one, or that of the same sweep."""
-    begun = (home / SWEEP).exists() or (home.is_dir() and not set(disk.names(home)) - {records.LOCK, SWEEP + disk.PARTIAL})
+    begun = (home / SWEEP).exists() or (
+        home.is_dir() and not set(disk.names(home)) - {records.LOCK, SWEEP + disk.PARTIAL}
+    )
     if home.exists() and not begun:
-        raise SettingsError(f"--out {home} already holds something that is not a sweep; choose another directory")
+        raise SettingsError(
+            f"--out {home} already holds something that is not a sweep; choose another directory"
+        )
     disk.make_directory(home)
     with disk.lock(home / records.LOCK):
         if (home / SWEEP).exists() and (before := title_of(home)) not in (title, None):
-            raise SettingsError(f"--out {home} holds another sweep: {before}; choose another directory")
-        records.write_sealed(home / SWEEP, {"sweep": title, "runs": [instance.name for instance in wanted]})
+            raise SettingsError(
+                f"--out {home} holds another sweep: {before}; choose another directory"
+            )
+        records.write_sealed(
+            home / SWEEP, {"sweep": title, "runs": [instance.name for instance in wanted]}
+        )
         yield
 
 
@@ -159,7 +188,12 @@ def title_of(home: Path) -> str | None:
 
 
 def run_sweep(
-    title: str, wanted: Sequence[Instance], home: Path, engine: Engine, screen: display.Display, poll: Callable[[], int] = lambda: 0
+    title: str,
+    wanted: Sequence[Instance],
+    home: Path,
+    engine: Engine,
+    screen: display.Display,
+    poll: Callable[[], int] = lambda: 0,
 ) -> Report:
     """Run what is missing of a sweep; Stopped after a checkpoint if `poll` gives the number of a signal."""
     with hold_sweep(home, title, wanted), contextlib.closing(screen):
@@ -172,7 +206,9 @@ def run_sweep(
                 display.note(f"{name} failed: {why}")
             if outcome.broken is not None:
                 names = [each.name for each in outcome.batch.instances if not has_ended(home, each)]
-                display.note(f"a batch of {len(names)} runs from {names[0]} broke: {outcome.broken}")
+                display.note(
+                    f"a batch of {len(names)} runs from {names[0]} broke: {outcome.broken}"
+                )
                 missing |= dict.fromkeys(names, outcome.broken)
             progress.ended(outcome)
         reasons = {each.name: records.failure(home / each.name, each.settings) for each in wanted}
@@ -190,14 +226,26 @@ def _clear(home: Path, kept: set[str]) -> None:
 class Progress:
     """Where a sweep is, from what its batches tell; steps that a batch did not need count as done once it has ended."""
 
-    def __init__(self, every: Sequence[Batch], todo: Sequence[Batch], runs_wanted: int, screen: display.Display) -> None:
+    def __init__(
+        self,
+        every: Sequence[Batch],
+        todo: Sequence[Batch],
+        runs_wanted: int,
+        screen: display.Display,
+    ) -> None:
         self.screen, self.began = screen, time.monotonic()
-        self.wanted, self.batches_wanted, self.runs_wanted = sum(batch.steps for batch in every), len(every), runs_wanted
+        self.wanted, self.batches_wanted, self.runs_wanted = (
+            sum(batch.steps for batch in every),
+            len(every),
+            runs_wanted,
+        )
         self.done = self.wanted - sum(batch.steps for batch in todo)
         self.batches = len(every) - len(todo)
         self.runs = runs_wanted - sum(len(batch.instances) for batch in todo)
         self.failed = 0
-        self.before = {batch.name: batch.steps_saved() for batch in todo if batch.directory.exists()}  # steps of earlier lives
+        self.before = {
+            batch.name: batch.steps_saved() for batch in todo if batch.directory.exists()
+        }  # steps of earlier lives
         self.under_way = dict(self.before)  # steps of a batch that has no end yet
         self.here = 0  # steps of batches that ended in this life
 
@@ -222,10 +270,16 @@ class Progress:
 
     def _show(self) -> None:
         now = sum(self.under_way.values())
-        here = self.here + sum(steps - self.before.get(name, 0) for name, steps in self.under_way.items())
+        here = self.here + sum(
+            steps - self.before.get(name, 0) for name, steps in self.under_way.items()
+        )
         batches, runs = (self.batches, self.batches_wanted), (self.runs, self.runs_wanted)
         seconds = time.monotonic() - self.began
-        self.screen.show(display.Sweeping(self.done + now, self.wanted, here, seconds, *batches, *runs, self.failed))
+        self.screen.show(
+            display.Sweeping(
+                self.done + now, self.wanted, here, seconds, *batches, *runs, self.failed
+            )
+        )
 
 
 class _BatchDisplay:
@@ -259,9 +313,13 @@ def run_batch(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]
     config.check_memory(batch.settings)
     disk.make_directory(batch.directory)
     with disk.lock(batch.directory / records.LOCK):
-        records.write_sealed(batch.directory / BATCH, {"runs": [instance.name for instance in batch.instances]})
+        records.write_sealed(
+            batch.directory / BATCH, {"runs": [instance.name for instance in batch.instances]}
+        )
         variants = [instance.settings for instance in batch.instances]
-        session = start_session(Job(batch.settings, batch.directory, batch.name, GO_ON, variants), False, began)
+        session = start_session(
+            Job(batch.settings, batch.directory, batch.name, GO_ON, variants), False, began
+        )
         run_session(session, _BatchDisplay(batch, told), (), poll)
         failed = write_records(batch, session)
     # Under another name first: half a checkpoint must not look like a damaged one.
@@ -285,8 +343,19 @@ def write_records(batch: Batch, session: Session) -> dict[str, str]:
         if place in session.recorder.failed:
             records.write_failure(directory, settings, session.recorder.failed[place])
             continue
-        own = Metrics(metrics.step, {name: column[place : place + 1] for name, column in metrics.told.items()})
+        own = Metrics(
+            metrics.step, {name: column[place : place + 1] for name, column in metrics.told.items()}
+        )
         steps = session.recorder.steps // len(batch.instances)
-        result = Result(settings, [seeds[place]], own, [], steps, *share, session.checkpointer.environment_changes, directory)
+        result = Result(
+            settings,
+            [seeds[place]],
+            own,
+            [],
+            steps,
+            *share,
+            session.checkpointer.environment_changes,
+            directory,
+        )
         records.write_results(directory, result.seeds, own, [], None, result.summary())
     return {batch.instances[place].name: why for place, why in session.recorder.failed.items()}

@@ -68,7 +68,13 @@ def init_learning(agent: TabularAgent, prior: MdpPosterior) -> Learning:
 
 
 def play_agent(
-    agent: TabularAgent, episodes: int, prior: MdpPosterior, truth: MDP, noise_var: Array, key: Key, learning: Learning
+    agent: TabularAgent,
+    episodes: int,
+    prior: MdpPosterior,
+    truth: MDP,
+    noise_var: Array,
+    key: Key,
+    learning: Learning,
 ) -> tuple[Learning, EpisodeFacts]:
     """Let an agent learn a true MDP for some more episodes; noise_var is the world's, which beliefs may be wrong about."""
     best = mdps.start_value(truth.rho, mdps.optimal(truth))
@@ -86,10 +92,18 @@ def play_agent(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def play_worlds(
-    agent: TabularAgent, episodes: int, priors: MdpPosterior, env_params: MDP, noise_var: Array, keys: Key, learning: Learning
+    agent: TabularAgent,
+    episodes: int,
+    priors: MdpPosterior,
+    env_params: MDP,
+    noise_var: Array,
+    keys: Key,
+    learning: Learning,
 ) -> tuple[Learning, EpisodeFacts]:
     """Many learners side by side, each with its own prior, world and key [draws, ...]; facts are [draws, N]."""
-    one = lambda prior, truth, key, learning: play_agent(agent, episodes, prior, truth, noise_var, key, learning)
+    one = lambda prior, truth, key, learning: play_agent(
+        agent, episodes, prior, truth, noise_var, key, learning
+    )
     return jax.vmap(one)(priors, env_params, keys, learning)
 
 
@@ -104,13 +118,19 @@ def seeded_keys(seeds: range) -> Key:
     return jax.vmap(jax.random.key)(jnp.arange(seeds.start, seeds.stop))
 
 
-def play_draws(agent: TabularAgent, prior: MdpPosterior, episodes: int, seeds: range) -> EpisodeFacts:
+def play_draws(
+    agent: TabularAgent, prior: MdpPosterior, episodes: int, seeds: range
+) -> EpisodeFacts:
     """Bayesian regret [e-bayes-regret]: every seed draws a true MDP from the prior, the same one for every agent; facts are [draws, N]."""
     keys = seeded_keys(seeds)
-    priors = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), mdps.check_posterior(prior))
+    priors = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), mdps.check_posterior(prior)
+    )
     learning = jax.vmap(lambda prior: init_learning(agent, prior))(priors)
     key_play = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    return play_worlds(agent, episodes, priors, draw_worlds(prior, keys), prior.noise_var, key_play, learning)[1]
+    return play_worlds(
+        agent, episodes, priors, draw_worlds(prior, keys), prior.noise_var, key_play, learning
+    )[1]
 
 
 def stateless(choose: Callable[[Key, MdpPosterior, Data], Array]) -> TabularAgent:
@@ -146,7 +166,9 @@ def bounded_sigma2(scale: float) -> Sigma2:
 
 def deterministic(span: float) -> Sigma2:
     """All uncertainty until the first visit, none after, with values that range over `span` [klearning.sigma2_deterministic]."""
-    return lambda now, data: klearning.sigma2_deterministic(now, data.visits, jnp.full(len(now.reward_mean), span))
+    return lambda now, data: klearning.sigma2_deterministic(
+        now, data.visits, jnp.full(len(now.reward_mean), span)
+    )
 
 
 def k_learning(sigma2: Sigma2) -> TabularAgent:
@@ -156,7 +178,12 @@ def k_learning(sigma2: Sigma2) -> TabularAgent:
         beliefs = beliefs_of(prior, data, sigma2)
         solution = klearning.solve(beliefs)
         policy = jnp.exp(solution.log_policy)
-        return Choice(policy, solution.tau, jnp.zeros_like(solution.tau), saddle.optimism(beliefs, policy, solution.tau)), state
+        return Choice(
+            policy,
+            solution.tau,
+            jnp.zeros_like(solution.tau),
+            saddle.optimism(beliefs, policy, solution.tau),
+        ), state
 
     return TabularAgent(lambda prior: (), choose)
 
@@ -166,12 +193,16 @@ def saddle_point(sigma2: Sigma2, steps: int, learning_rate: float) -> TabularAge
     optimiser = saddle.minimise_adam(learning_rate)
 
     def init(prior: MdpPosterior) -> Tree:
-        start = saddle.Play(jnp.zeros_like(prior.reward_mean), jnp.zeros((), prior.reward_mean.dtype))
+        start = saddle.Play(
+            jnp.zeros_like(prior.reward_mean), jnp.zeros((), prior.reward_mean.dtype)
+        )
         return start, optimiser.init(start)
 
     def choose(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[Choice, Tree]:
         beliefs = beliefs_of(prior, data, sigma2)
-        players, opt = saddle.ascend_descend(beliefs, saddle.tabular_class, optimiser, steps, *state)
+        players, opt = saddle.ascend_descend(
+            beliefs, saddle.tabular_class, optimiser, steps, *state
+        )
         policy, tau = jnp.exp(saddle.tabular_class(players.theta)), jnp.exp(players.log_tau)
         return Choice(policy, tau, *saddle.decompose(beliefs, policy, tau)), (players, opt)
 
@@ -192,7 +223,9 @@ def empirical(prior: MdpPosterior, data: Data) -> MDP:
     transition = mdps.mean(prior).transition
     if data.successors is not None:
         seen = data.visits[..., None]
-        transition = jnp.where(seen > 0, data.successors / jnp.maximum(seen, 1), 1 / data.visits.shape[1])
+        transition = jnp.where(
+            seen > 0, data.successors / jnp.maximum(seen, 1), 1 / data.visits.shape[1]
+        )
     return MDP(data.reward_sum / jnp.maximum(data.visits, 1), transition, prior.rho)
 
 
@@ -223,7 +256,9 @@ def optimistic_bonus(mu: float, sigma2: Sigma2) -> TabularAgent:
 
     def choose(key: Key, prior: MdpPosterior, data: Data) -> Array:
         model, variance = beliefs_of(prior, data, sigma2)
-        return mdps.greedy(mdps.optimal(model._replace(reward=model.reward + mu * jnp.sqrt(variance))).q)
+        return mdps.greedy(
+            mdps.optimal(model._replace(reward=model.reward + mu * jnp.sqrt(variance))).q
+        )
 
     return stateless(choose)
 

@@ -26,7 +26,15 @@ from ersac.theory.settings import AGENTS, Learners, TheoryDeepSea, TheoryRegret
 CHUNK = 250  # episodes between two looks at whether a sea is solved
 GOAL_REWARD = 0.5  # an episode that earned more has found the treasure
 BOUND = "k-learning, sigma of the bound"
-CURVES = {"k-learning": "C0", BOUND: "C1", "saddle": "C2", "psrl": "C3", "ucbvi": "C4", "optimism": "C5", "epsilon-greedy": "0.5"}
+CURVES = {
+    "k-learning": "C0",
+    BOUND: "C1",
+    "saddle": "C2",
+    "psrl": "C3",
+    "ucbvi": "C4",
+    "optimism": "C5",
+    "epsilon-greedy": "0.5",
+}
 
 
 class Curves(NamedTuple):
@@ -55,7 +63,9 @@ def make_tabular_agent(name: str, learners: Learners, reward_range: float) -> ag
     sigma2 = agents.plug_in(learners.sigma_scale)
     makers: dict[str, Callable[[], agents.TabularAgent]] = {
         "k-learning": lambda: agents.k_learning(sigma2),
-        "saddle": lambda: agents.saddle_point(sigma2, learners.gradient_steps, learners.learning_rate),
+        "saddle": lambda: agents.saddle_point(
+            sigma2, learners.gradient_steps, learners.learning_rate
+        ),
         "psrl": agents.psrl,
         "ucbvi": lambda: agents.ucbvi(learners.ucb_scale, reward_range),
         "optimism": lambda: agents.optimistic_bonus(learners.mu, agents.plug_in(1.0)),
@@ -74,18 +84,30 @@ def dive(settings: TheoryDeepSea, tell: Callable[[str], None] = lambda line: Non
     """Whether each episode of each seed reached the goal [seeds, episodes], until every seed is solved by both rules."""
     agent = make_tabular_agent(settings.agent, settings.learners, reward_range=1.0)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    env_params = jax.tree.map(lambda *x: jnp.stack(x), *[mdps.deep_sea_mdp(settings.depth, seed) for seed in seeds])
-    believe = lambda env_params: mdps.deep_sea_prior(env_params, settings.sigma, settings.noise, settings.known_transitions)
+    env_params = jax.tree.map(
+        lambda *x: jnp.stack(x), *[mdps.deep_sea_mdp(settings.depth, seed) for seed in seeds]
+    )
+    believe = lambda env_params: mdps.deep_sea_prior(
+        env_params, settings.sigma, settings.noise, settings.known_transitions
+    )
     priors = jax.vmap(believe)(env_params)
     learning = jax.vmap(lambda prior: agents.init_learning(agent, prior))(priors)
     keys, quiet = agents.seeded_keys(seeds), jnp.zeros((), env_params.reward.dtype)
     goals = np.zeros((len(seeds), 0), bool)
     chunk = min(CHUNK, settings.episodes)
     while goals.shape[1] < settings.episodes:
-        learning, stats = agents.play_worlds(agent, chunk, priors, env_params, quiet, keys, learning)
-        goals = np.append(goals, np.asarray(stats.total_reward) > GOAL_REWARD, axis=1)[:, : settings.episodes]
-        solved = sum(solved_bsuite(row) is not None and solved_reliable(row) is not None for row in goals)
-        tell(f"depth {settings.depth}: episode {goals.shape[1]:,} of {settings.episodes:,}, {solved} of {len(seeds)} seeds solved")
+        learning, stats = agents.play_worlds(
+            agent, chunk, priors, env_params, quiet, keys, learning
+        )
+        goals = np.append(goals, np.asarray(stats.total_reward) > GOAL_REWARD, axis=1)[
+            :, : settings.episodes
+        ]
+        solved = sum(
+            solved_bsuite(row) is not None and solved_reliable(row) is not None for row in goals
+        )
+        tell(
+            f"depth {settings.depth}: episode {goals.shape[1]:,} of {settings.episodes:,}, {solved} of {len(seeds)} seeds solved"
+        )
         if solved == len(seeds):
             break
     return goals
@@ -95,7 +117,11 @@ def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dic
     """`ersac theory deep-sea`: one JSON object, with what every seed reached and when; null where it did not."""
     began = time.monotonic()
     goals = dive(settings, teller(console))
-    rules = {"first_goal": first_goal, "solved_bsuite": solved_bsuite, "solved_reliable": solved_reliable}
+    rules = {
+        "first_goal": first_goal,
+        "solved_bsuite": solved_bsuite,
+        "solved_reliable": solved_reliable,
+    }
     verdicts = [{name: rule(row) for name, rule in rules.items()} for row in goals]
     return {
         "agent": settings.agent,
@@ -107,11 +133,16 @@ def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dic
         "episodes": goals.shape[1],
         "wall_seconds": round(time.monotonic() - began, 3),
         **{name: [verdict[name] for verdict in verdicts] for name in rules},
-        "per_seed": [{"seed": settings.seed + i, "episodes": goals.shape[1], **verdict} for i, verdict in enumerate(verdicts)],
+        "per_seed": [
+            {"seed": settings.seed + i, "episodes": goals.shape[1], **verdict}
+            for i, verdict in enumerate(verdicts)
+        ],
     }
 
 
-def run_regret(settings: TheoryRegret, out: Path | None, console: Console | None = None) -> dict[str, Any]:
+def run_regret(
+    settings: TheoryRegret, out: Path | None, console: Console | None = None
+) -> dict[str, Any]:
     """`ersac theory`: every agent on draws from the prior, k-learning in deeper and deeper seas; print, draw, return the numbers."""
     console = console or Console()
     tell, began = teller(console), time.monotonic()
@@ -126,7 +157,11 @@ def run_regret(settings: TheoryRegret, out: Path | None, console: Console | None
     numbers: dict[str, Any] = {
         "regret": rows,
         "regret_bound": float(closed_bound(settings, np.array([settings.episodes * 1.0]))[0]),
-        "deep_sea": {"depths": depths.tolist(), "solved_bsuite": theory_json(solved), "fit": line and line._asdict()},
+        "deep_sea": {
+            "depths": depths.tolist(),
+            "solved_bsuite": theory_json(solved),
+            "fit": line and line._asdict(),
+        },
         "wall_seconds": round(time.monotonic() - began, 3),
     }
     if out is not None:
@@ -140,19 +175,30 @@ def run_regret(settings: TheoryRegret, out: Path | None, console: Console | None
         for name, figure in pictures.items():
             disk.write(out / f"{name}.png", picture_png(figure))
         disk.write(out / "theory.json", (json.dumps(numbers, indent=2) + "\n").encode())
-        console.print(f"{', '.join(f'{name}.png' for name in pictures)} and theory.json are in {out}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{', '.join(f'{name}.png' for name in pictures)} and theory.json are in {out}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return numbers
 
 
 def teller(console: Console | None) -> Callable[[str], None]:
     """A function that prints a line of progress, or nothing."""
-    return lambda line: None if console is None else console.print(line, highlight=False, soft_wrap=True)
+    return lambda line: (
+        None if console is None else console.print(line, highlight=False, soft_wrap=True)
+    )
 
 
 def regret_curves(settings: TheoryRegret, tell: Callable[[str], None]) -> dict[str, Curves]:
     """Every agent on the same draws; k-learning also with the sigma for which the bound is proven."""
-    prior = mdps.random_prior(settings.horizon, settings.states, settings.actions, settings.reward_std, settings.noise_std)
-    players = {name: make_tabular_agent(name, settings.learners, reward_range=4 * settings.reward_std) for name in AGENTS}
+    prior = mdps.random_prior(
+        settings.horizon, settings.states, settings.actions, settings.reward_std, settings.noise_std
+    )
+    players = {
+        name: make_tabular_agent(name, settings.learners, reward_range=4 * settings.reward_std)
+        for name in AGENTS
+    }
     players[BOUND] = bound_agent()
     seeds = range(settings.seed, settings.seed + settings.draws)
     curves = {}
@@ -160,8 +206,12 @@ def regret_curves(settings: TheoryRegret, tell: Callable[[str], None]) -> dict[s
         began = time.monotonic()
         stats = agents.play_draws(agent, prior, settings.episodes, seeds)
         mean = lambda x: np.asarray(x).mean(axis=0)
-        curves[name] = Curves(np.asarray(stats.regret), mean(stats.tau), mean(stats.dist), mean(stats.optimism))
-        tell(f"{name}: {settings.draws} draws, {settings.episodes:,} episodes each, {time.monotonic() - began:.1f} s")
+        curves[name] = Curves(
+            np.asarray(stats.regret), mean(stats.tau), mean(stats.dist), mean(stats.optimism)
+        )
+        tell(
+            f"{name}: {settings.draws} draws, {settings.episodes:,} episodes each, {time.monotonic() - began:.1f} s"
+        )
     return curves
 
 
@@ -194,7 +244,9 @@ def regret_row(curve: Curves, reference: Curves) -> dict[str, Any]:
         "over_psrl": float(ratio),
         "over_psrl_interval": float(interval(total - ratio * other) / other.mean()),
         "exponent": growth(np.cumsum(curve.regret.mean(axis=0))),
-        "dist_plus_optimism": None if np.isnan(curve.optimism).any() else float((curve.dist + curve.optimism).sum()),
+        "dist_plus_optimism": None
+        if np.isnan(curve.optimism).any()
+        else float((curve.dist + curve.optimism).sum()),
     }
 
 
@@ -205,17 +257,30 @@ def closed_bound(settings: TheoryRegret, episodes: np.ndarray) -> np.ndarray:
     """
     sigma2 = max(settings.reward_std, settings.noise_std) ** 2 + (settings.horizon - 1) ** 2
     n_states = settings.horizon * settings.states
-    return np.asarray(saddle.regret_bound(n_states, settings.actions, settings.horizon, sigma2, jnp.asarray(episodes)))
+    return np.asarray(
+        saddle.regret_bound(
+            n_states, settings.actions, settings.horizon, sigma2, jnp.asarray(episodes)
+        )
+    )
 
 
-def theory_solve_times(settings: TheoryRegret, tell: Callable[[str], None]) -> tuple[np.ndarray, np.ndarray]:
+def theory_solve_times(
+    settings: TheoryRegret, tell: Callable[[str], None]
+) -> tuple[np.ndarray, np.ndarray]:
     """Episodes that k-learning needs under bsuite's rule: depths [D], and [D, seeds], infinite where it did not."""
     rows = []
     for depth in settings.depths:
-        sea = TheoryDeepSea(depth=depth, seeds=settings.deep_sea_seeds, seed=settings.seed, episodes=max(500, depth**2))
+        sea = TheoryDeepSea(
+            depth=depth,
+            seeds=settings.deep_sea_seeds,
+            seed=settings.seed,
+            episodes=max(500, depth**2),
+        )
         found = [solved_bsuite(row) for row in dive(sea)]
         rows.append([np.inf if episode is None else episode for episode in found])
-        tell(f"deep-sea {depth}: solved in {np.median(rows[-1]):,.0f} episodes (median of {len(found)} seeds)")
+        tell(
+            f"deep-sea {depth}: solved in {np.median(rows[-1]):,.0f} episodes (median of {len(found)} seeds)"
+        )
     return np.asarray(settings.depths), np.asarray(rows, float)
 
 
@@ -228,20 +293,47 @@ def regret_table(settings: TheoryRegret, rows: dict[str, dict[str, Any]]) -> Tab
     """Who regrets how much."""
     size = f"{settings.horizon} layers, {settings.states} states, {settings.actions} actions"
     title = f"Bayesian regret over {settings.episodes:,} episodes ({size}; {settings.draws} draws from the prior)"
-    table = Table("agent", "regret", "over PSRL's", "exponent", "sum of Dist + Optimism", title=title, title_justify="left", box=None)
+    table = Table(
+        "agent",
+        "regret",
+        "over PSRL's",
+        "exponent",
+        "sum of Dist + Optimism",
+        title=title,
+        title_justify="left",
+        box=None,
+    )
     for name, row in sorted(rows.items(), key=lambda item: item[1]["regret"]):
         certified = "" if row["dist_plus_optimism"] is None else f"{row['dist_plus_optimism']:,.0f}"
         ratio = f"{row['over_psrl']:.2f} ± {row['over_psrl_interval']:.2f}"
-        table.add_row(name, f"{row['regret']:,.1f} ± {row['interval']:.1f}", ratio, f"{row['exponent']:.2f}", certified)
+        table.add_row(
+            name,
+            f"{row['regret']:,.1f} ± {row['interval']:.1f}",
+            ratio,
+            f"{row['exponent']:.2f}",
+            certified,
+        )
     return table
 
 
 def depth_table(depths: np.ndarray, solved: np.ndarray, line: TheoryLine | None) -> Table:
     """Episodes to solve DeepSea."""
-    title = "Episodes until k-learning has solved DeepSea (bsuite's rule)" + (f", about {line}" if line else "")
-    table = Table("depth", "median", "fastest seed", "slowest seed", title=title, title_justify="left", box=None)
+    title = "Episodes until k-learning has solved DeepSea (bsuite's rule)" + (
+        f", about {line}" if line else ""
+    )
+    table = Table(
+        "depth",
+        "median",
+        "fastest seed",
+        "slowest seed",
+        title=title,
+        title_justify="left",
+        box=None,
+    )
     for depth, row in zip(depths, solved, strict=True):
-        table.add_row(f"{depth}", *(f"{value:,.0f}" for value in (np.median(row), row.min(), row.max())))
+        table.add_row(
+            f"{depth}", *(f"{value:,.0f}" for value in (np.median(row), row.min(), row.max()))
+        )
     return table
 
 
@@ -260,9 +352,21 @@ def draw_regret(settings: TheoryRegret, curves: dict[str, Curves]) -> Figure:
         total = np.cumsum(curve.regret, axis=1)
         middle, half = total.mean(axis=0), interval(total)
         axes.plot(episode, middle, color=CURVES[name], label=name)
-        axes.fill_between(episode, middle - half, middle + half, color=CURVES[name], alpha=0.2, lw=0)
-    axes.plot(episode, np.cumsum(curves[BOUND].dist + curves[BOUND].optimism), "k:", label="certified: sum of Dist + Optimism")
-    axes.plot(episode, closed_bound(settings, episode * 1.0), "k--", label="the bound, with its constants [c-basic]")
+        axes.fill_between(
+            episode, middle - half, middle + half, color=CURVES[name], alpha=0.2, lw=0
+        )
+    axes.plot(
+        episode,
+        np.cumsum(curves[BOUND].dist + curves[BOUND].optimism),
+        "k:",
+        label="certified: sum of Dist + Optimism",
+    )
+    axes.plot(
+        episode,
+        closed_bound(settings, episode * 1.0),
+        "k--",
+        label="the bound, with its constants [c-basic]",
+    )
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -278,7 +382,13 @@ def draw_decomposition(curves: dict[str, Curves]) -> Figure:
         axes.plot(episode, np.maximum(curve.dist, 0), color="C2", label="Dist")
         axes.plot(episode, curve.regret.mean(axis=0), color="k", lw=0.8, label="regret")
         axes.set(xlabel="episode", xscale="log", yscale="log", title=name, ylim=(1e-4, None))
-    pair[0].text(0.03, 0.05, "Dist is zero: the game is solved exactly", transform=pair[0].transAxes, color="C2")
+    pair[0].text(
+        0.03,
+        0.05,
+        "Dist is zero: the game is solved exactly",
+        transform=pair[0].transAxes,
+        color="C2",
+    )
     pair[0].set_ylabel("of one episode, mean over draws")
     pair[0].legend(frameon=False)
     return figure
@@ -288,7 +398,12 @@ def draw_tau(curves: dict[str, Curves]) -> Figure:
     """The risk parameter falls as the agent learns, of itself."""
     figure, axes = _axes("episode", "tau, mean over draws")
     for name in ("k-learning", BOUND, "saddle"):
-        axes.plot(np.arange(1, len(curves[name].tau) + 1), curves[name].tau, color=CURVES[name], label=name)
+        axes.plot(
+            np.arange(1, len(curves[name].tau) + 1),
+            curves[name].tau,
+            color=CURVES[name],
+            label=name,
+        )
     axes.legend(frameon=False)
     return figure
 

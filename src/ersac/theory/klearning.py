@@ -40,7 +40,9 @@ def check_klearning(beliefs: Beliefs) -> Beliefs:
     """The beliefs themselves, or one clear error that names the layer that is wrong."""
     mdps.check_mdp(beliefs.mdp)
     if beliefs.sigma2.shape != beliefs.mdp.reward.shape:
-        raise ValueError(f"layer 1: sigma2 has shape {beliefs.sigma2.shape}, the rewards {beliefs.mdp.reward.shape}")
+        raise ValueError(
+            f"layer 1: sigma2 has shape {beliefs.sigma2.shape}, the rewards {beliefs.mdp.reward.shape}"
+        )
     mdps.check_variance(beliefs.sigma2, "sigma2")
     return beliefs
 
@@ -67,12 +69,16 @@ def k_values(beliefs: Beliefs, policy: Array, tau: Array) -> Values:
     def summarise(k: Array, pi: Array) -> Array:
         return jnp.sum(pi * k, axis=-1) + tau * policy_entropy(pi)
 
-    return mdps.backward(optimistic_rewards(beliefs, tau), beliefs.mdp.transition, summarise, policy)
+    return mdps.backward(
+        optimistic_rewards(beliefs, tau), beliefs.mdp.transition, summarise, policy
+    )
 
 
 def optimal_k_values(beliefs: Beliefs, tau: Array) -> Values:
     """`K*` and `J*` [e-jstar]."""
-    return mdps.backward(optimistic_rewards(beliefs, tau), beliefs.mdp.transition, lambda k: smooth_max(k, tau))
+    return mdps.backward(
+        optimistic_rewards(beliefs, tau), beliefs.mdp.transition, lambda k: smooth_max(k, tau)
+    )
 
 
 def boltzmann(k: Array, tau: Array) -> Array:
@@ -108,7 +114,9 @@ def response_terms(beliefs: Beliefs, tau: Array) -> tuple[Array, Array]:
 
     model = beliefs.mdp
     layers = (model.reward, beliefs.sigma2, model.transition)
-    first, _ = jax.lax.scan(step, jnp.zeros((model.reward.shape[1], 3), model.reward.dtype), layers, reverse=True)
+    first, _ = jax.lax.scan(
+        step, jnp.zeros((model.reward.shape[1], 3), model.reward.dtype), layers, reverse=True
+    )
     _, total_sigma2, total_entropy = model.rho @ first
     return total_sigma2, total_entropy
 
@@ -130,7 +138,11 @@ def tau_bracket(beliefs: Beliefs) -> tuple[Array, Array, Array]:
     high = (upper - start(mdps.policy_values(model, mdps.uniform(model.reward)))) / most_entropy
     certain = most_sigma2 <= 0
     # Rounding may push either bound past the point between them.
-    return jnp.where(certain, 0, jnp.minimum(low, trial)), trial, jnp.where(certain, 0, jnp.maximum(high, trial))
+    return (
+        jnp.where(certain, 0, jnp.minimum(low, trial)),
+        trial,
+        jnp.where(certain, 0, jnp.maximum(high, trial)),
+    )
 
 
 class _Search(NamedTuple):
@@ -155,7 +167,9 @@ def tau_star(beliefs: Beliefs) -> Array:
 
     def going(state: _Search) -> Array:
         wide = state.high - state.low > eps * jnp.maximum(1, jnp.abs(state.last))
-        return (jnp.abs(state.excess) > SEARCH_TOLERANCE * eps) & wide & (state.tries < SEARCH_LIMIT)
+        return (
+            (jnp.abs(state.excess) > SEARCH_TOLERANCE * eps) & wide & (state.tries < SEARCH_LIMIT)
+        )
 
     def step(state: _Search) -> _Search:
         at = state.next
@@ -166,10 +180,19 @@ def tau_star(beliefs: Beliefs) -> Array:
         # At first the other player's best response: the policy held still, the slope is 2.
         secant = at - excess / jnp.where(jnp.isfinite(slope) & (slope > 0), slope, 2)
         trust = (secant > low) & (secant < high) & (state.tries % 3 != 2)
-        return _Search(low, high, jnp.where(trust, secant, (low + high) / 2), at, excess, state.tries + 1)
+        return _Search(
+            low, high, jnp.where(trust, secant, (low + high) / 2), at, excess, state.tries + 1
+        )
 
     log = lambda x: jnp.log(jnp.maximum(x, tiny))
-    start = _Search(log(low), log(high) + eps, log(trial), log(trial), jnp.full_like(trial, jnp.inf), jnp.int32(0))
+    start = _Search(
+        log(low),
+        log(high) + eps,
+        log(trial),
+        log(trial),
+        jnp.full_like(trial, jnp.inf),
+        jnp.int32(0),
+    )
     found = jax.lax.while_loop(going, step, start)
     return jnp.where(high > 0, jnp.exp(found.last), tiny)
 
@@ -213,7 +236,9 @@ def sigma2_plug_in(beliefs: MdpPosterior) -> Array:
         return beliefs.reward_var
     model = mdps.mean(beliefs)
     total = jnp.sum(beliefs.transition.concentration, axis=-1)
-    ahead = jnp.append(mdps.optimal(model).v[1:], jnp.zeros_like(model.rho)[None], axis=0)  # [L, S] V_{l+1}
+    ahead = jnp.append(
+        mdps.optimal(model).v[1:], jnp.zeros_like(model.rho)[None], axis=0
+    )  # [L, S] V_{l+1}
     mean_square = jax.vmap(mdps.expect)(model.transition, jnp.square(ahead))
     square_mean = jnp.square(jax.vmap(mdps.expect)(model.transition, ahead))
     return beliefs.reward_var + jnp.maximum(mean_square - square_mean, 0) / (total + 1)

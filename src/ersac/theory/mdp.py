@@ -84,7 +84,9 @@ def push(transition: Array, mass: Array) -> Array:
     return jnp.tensordot(mass, transition, axes=2)
 
 
-def backward(reward: Array, transition: Array, summarise: Callable[..., Array], *layers: Array) -> Values:
+def backward(
+    reward: Array, transition: Array, summarise: Callable[..., Array], *layers: Array
+) -> Values:
     """Backward induction `q_l = r_l + P_l v_{l+1}`, `v_l = summarise(q_l, *layers_l)`, `v_{L+1} = 0`."""
 
     def step(value: Array, layer: tuple[Array, ...]) -> tuple[Array, Values]:
@@ -93,7 +95,9 @@ def backward(reward: Array, transition: Array, summarise: Callable[..., Array], 
         value = summarise(q, *rest)
         return value, Values(q, value)
 
-    return jax.lax.scan(step, jnp.zeros_like(reward[0, :, 0]), (reward, transition, *layers), reverse=True)[1]
+    return jax.lax.scan(
+        step, jnp.zeros_like(reward[0, :, 0]), (reward, transition, *layers), reverse=True
+    )[1]
 
 
 def policy_values(mdp: MDP, policy: Array) -> Values:
@@ -148,7 +152,11 @@ def posterior(prior: MdpPosterior, data: Data) -> MdpPosterior:
 def no_data(prior: MdpPosterior) -> Data:
     """The statistics of a history without episodes."""
     nothing, transition = jnp.zeros_like(prior.reward_mean), prior.transition
-    return Data(nothing, nothing, jnp.zeros_like(transition.concentration) if isinstance(transition, Dirichlet) else None)
+    return Data(
+        nothing,
+        nothing,
+        jnp.zeros_like(transition.concentration) if isinstance(transition, Dirichlet) else None,
+    )
 
 
 def observe(data: Data, episode: Episode) -> Data:
@@ -165,7 +173,9 @@ def mean(beliefs: MdpPosterior) -> MDP:
     """The MDP of the means: by layerwise independence `E_phi Q^pi` is the `Q^pi` of this one."""
     transition = beliefs.transition
     if isinstance(transition, Dirichlet):
-        transition = transition.concentration / jnp.sum(transition.concentration, axis=-1, keepdims=True)
+        transition = transition.concentration / jnp.sum(
+            transition.concentration, axis=-1, keepdims=True
+        )
     return MDP(beliefs.reward_mean, transition, beliefs.rho)
 
 
@@ -198,9 +208,13 @@ def walk(key: Key, mdp: MDP, noise_var: Array, policy: Array) -> Episode:
         return successor, Episode(state, action, r[state, action] + noise, successor)
 
     key_uniform, key_noise = jax.random.split(key)
-    u = jax.random.uniform(key_uniform, (len(policy) + 1, 2), policy.dtype)  # all the chance of an episode, drawn at once
+    u = jax.random.uniform(
+        key_uniform, (len(policy) + 1, 2), policy.dtype
+    )  # all the chance of an episode, drawn at once
     noise = jnp.sqrt(noise_var) * jax.random.normal(key_noise, policy.shape[:1], policy.dtype)
-    return jax.lax.scan(step, pick_index(u[-1, 0], mdp.rho), (u[:-1], noise, mdp.reward, mdp.transition, policy))[1]
+    return jax.lax.scan(
+        step, pick_index(u[-1, 0], mdp.rho), (u[:-1], noise, mdp.reward, mdp.transition, policy)
+    )[1]
 
 
 def from_layers(rewards: Sequence[Any], transitions: Sequence[Any], rho: Any) -> MDP:
@@ -229,23 +243,35 @@ def _check_fit(rewards: list[np.ndarray], transitions: list[np.ndarray], rho: np
     if not n_actions:
         raise ValueError("layer 1: there must be at least one layer with at least one action")
     if len(transitions) != horizon - 1:
-        raise ValueError(f"{horizon} layers need {horizon - 1} transitions between them, not {len(transitions)}")
+        raise ValueError(
+            f"{horizon} layers need {horizon - 1} transitions between them, not {len(transitions)}"
+        )
     for layer, r in enumerate(rewards):
         if r.ndim != 2 or r.shape[1] != n_actions:
-            raise ValueError(f"layer {layer + 1} of {horizon}: rewards have shape {r.shape}, expected (states, {n_actions})")
+            raise ValueError(
+                f"layer {layer + 1} of {horizon}: rewards have shape {r.shape}, expected (states, {n_actions})"
+            )
     for layer, p in enumerate(transitions):
         expected = (*rewards[layer].shape, rewards[layer + 1].shape[0])
         if p.shape != expected:
-            raise ValueError(f"layer {layer + 1} of {horizon}: transitions have shape {p.shape}, expected {expected}")
+            raise ValueError(
+                f"layer {layer + 1} of {horizon}: transitions have shape {p.shape}, expected {expected}"
+            )
     if rho.shape != (len(rewards[0]),):
-        raise ValueError(f"layer 1 of {horizon}: the initial distribution has shape {rho.shape}, expected ({len(rewards[0])},)")
+        raise ValueError(
+            f"layer 1 of {horizon}: the initial distribution has shape {rho.shape}, expected ({len(rewards[0])},)"
+        )
 
 
 def _reject(bad: Any, what: str) -> None:
     """Raise one line that names the first layer where `bad` [L, ...] holds."""
     if np.any(bad):
         layer, *cell = (int(i) for i in np.argwhere(bad)[0])
-        where = "" if not cell else f", state {cell[0]}" + (f", action {cell[1]}" if len(cell) > 1 else "")
+        where = (
+            ""
+            if not cell
+            else f", state {cell[0]}" + (f", action {cell[1]}" if len(cell) > 1 else "")
+        )
         raise ValueError(f"layer {layer + 1} of {len(bad)}{where}: {what}")
 
 
@@ -253,22 +279,36 @@ def _check_transition(transition: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise unless an array leads from every (l, s, a) to states that there are."""
     if np.issubdtype(transition.dtype, np.integer):
         if transition.shape != shape:
-            raise ValueError(f"layer 1 of {shape[0]}: successors have shape {transition.shape}, expected {shape}")
-        _reject((transition < 0) | (transition >= shape[1]), f"a successor is not one of the {shape[1]} states")
+            raise ValueError(
+                f"layer 1 of {shape[0]}: successors have shape {transition.shape}, expected {shape}"
+            )
+        _reject(
+            (transition < 0) | (transition >= shape[1]),
+            f"a successor is not one of the {shape[1]} states",
+        )
         return
     if transition.shape != (*shape, shape[1]):
-        raise ValueError(f"layer 1 of {shape[0]}: transitions have shape {transition.shape}, expected {(*shape, shape[1])}")
+        raise ValueError(
+            f"layer 1 of {shape[0]}: transitions have shape {transition.shape}, expected {(*shape, shape[1])}"
+        )
     _reject(np.isnan(transition).any(axis=-1), "a transition probability is NaN")
     _reject((transition < 0).any(axis=-1), "a transition probability is negative")
-    _reject(np.abs(transition.sum(axis=-1) - 1) > PROBABILITY_TOLERANCE, "transition probabilities do not sum to one")
+    _reject(
+        np.abs(transition.sum(axis=-1) - 1) > PROBABILITY_TOLERANCE,
+        "transition probabilities do not sum to one",
+    )
 
 
 def _check_rho(rho: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise unless rho is a distribution over the states."""
     if rho.shape != shape[1:2]:
-        raise ValueError(f"layer 1 of {shape[0]}: the initial distribution has shape {rho.shape}, expected {shape[1:2]}")
+        raise ValueError(
+            f"layer 1 of {shape[0]}: the initial distribution has shape {rho.shape}, expected {shape[1:2]}"
+        )
     if not (rho >= 0).all() or abs(rho.sum() - 1) > PROBABILITY_TOLERANCE:
-        raise ValueError(f"layer 1 of {shape[0]}: the initial distribution is not a probability distribution")
+        raise ValueError(
+            f"layer 1 of {shape[0]}: the initial distribution is not a probability distribution"
+        )
 
 
 def check_variance(variance: Any, what: str) -> None:
@@ -293,18 +333,27 @@ def check_posterior(beliefs: MdpPosterior) -> MdpPosterior:
     """The beliefs themselves, or one clear error that names the layer that is wrong."""
     check_variance(beliefs.reward_var, "the variance of a mean reward")
     if np.shape(beliefs.reward_var) != np.shape(beliefs.reward_mean):
-        raise ValueError(f"layer 1: variances have shape {np.shape(beliefs.reward_var)}, means {np.shape(beliefs.reward_mean)}")
+        raise ValueError(
+            f"layer 1: variances have shape {np.shape(beliefs.reward_var)}, means {np.shape(beliefs.reward_mean)}"
+        )
     if not float(beliefs.noise_var) >= 0:
-        raise ValueError(f"every layer: the noise variance {float(beliefs.noise_var)} is not a number >= 0")
+        raise ValueError(
+            f"every layer: the noise variance {float(beliefs.noise_var)} is not a number >= 0"
+        )
     if isinstance(beliefs.transition, Dirichlet):
         concentration = np.asarray(beliefs.transition.concentration)
-        _reject(~(np.isfinite(concentration) & (concentration >= 0)).all(axis=-1), "a concentration is not a number >= 0")
+        _reject(
+            ~(np.isfinite(concentration) & (concentration >= 0)).all(axis=-1),
+            "a concentration is not a number >= 0",
+        )
         _reject(concentration.sum(axis=-1) <= 0, "the concentrations sum to zero")
     check_mdp(mean(beliefs))
     return beliefs
 
 
-def random_prior(horizon: int, n_states: int, n_actions: int, reward_std: float = 1.0, noise_std: float = 1.0) -> MdpPosterior:
+def random_prior(
+    horizon: int, n_states: int, n_actions: int, reward_std: float = 1.0, noise_std: float = 1.0
+) -> MdpPosterior:
     """Beliefs from which random layered MDPs are drawn: Gaussian rewards, flat Dirichlet rows, a uniform start."""
     shape = (horizon, n_states, n_actions)
     return MdpPosterior(
@@ -318,33 +367,53 @@ def random_prior(horizon: int, n_states: int, n_actions: int, reward_std: float 
 
 def bandit_prior(n_actions: int, reward_std: float = 1.0, noise_std: float = 1.0) -> MdpPosterior:
     """Beliefs about a Gaussian bandit: one layer, one state."""
-    return random_prior(1, 1, n_actions, reward_std, noise_std)._replace(transition=jnp.zeros((1, 1, n_actions), jnp.int32))
+    return random_prior(1, 1, n_actions, reward_std, noise_std)._replace(
+        transition=jnp.zeros((1, 1, n_actions), jnp.int32)
+    )
 
 
 def deep_sea_mdp(depth: int, mapping_seed: int) -> MDP:
     """DeepSea as a layered MDP: row = layer, column = state, the deep agent's own action mapping [f-DeepSea]."""
     column = np.arange(depth)
     moves_right = action_map(depth, mapping_seed)[..., None] == np.arange(2)  # [L, S, A]
-    successor = np.where(moves_right, np.minimum(column + 1, depth - 1)[:, None], np.maximum(column - 1, 0)[:, None])
+    successor = np.where(
+        moves_right, np.minimum(column + 1, depth - 1)[:, None], np.maximum(column - 1, 0)[:, None]
+    )
     treasure = moves_right & (column == depth - 1)[:, None]
     reward = 1.0 * treasure - (MOVE_COST / depth) * moves_right
-    return MDP(jnp.asarray(reward), jnp.asarray(successor, jnp.int32), jax.nn.one_hot(0, depth, dtype=jnp.asarray(reward).dtype))
+    return MDP(
+        jnp.asarray(reward),
+        jnp.asarray(successor, jnp.int32),
+        jax.nn.one_hot(0, depth, dtype=jnp.asarray(reward).dtype),
+    )
 
 
-def deep_sea_prior(env_params: MDP, sigma: float, noise: float, known_transitions: bool) -> MdpPosterior:
+def deep_sea_prior(
+    env_params: MDP, sigma: float, noise: float, known_transitions: bool
+) -> MdpPosterior:
     """Beliefs of a diver: rewards N(0, sigma^2), and moves that are known or go one column left or right, it does not know which.
 
     Noise zero says that what was seen once is known, which in the deterministic sea is true.
     """
     nothing = jnp.zeros_like(env_params.reward)
-    beliefs = MdpPosterior(nothing, nothing + sigma**2, jnp.asarray(noise**2, nothing.dtype), env_params.transition, env_params.rho)
+    beliefs = MdpPosterior(
+        nothing,
+        nothing + sigma**2,
+        jnp.asarray(noise**2, nothing.dtype),
+        env_params.transition,
+        env_params.rho,
+    )
     if known_transitions:
         return beliefs
     depth = len(env_params.rho)
     column = np.arange(depth)
     either = np.zeros((depth, depth))
-    either[column, np.minimum(column + 1, depth - 1)] = either[column, np.maximum(column - 1, 0)] = DEEP_SEA_CONCENTRATION
-    concentration = jnp.broadcast_to(jnp.asarray(either, nothing.dtype)[:, None], (*nothing.shape, depth))
+    either[column, np.minimum(column + 1, depth - 1)] = either[
+        column, np.maximum(column - 1, 0)
+    ] = DEEP_SEA_CONCENTRATION
+    concentration = jnp.broadcast_to(
+        jnp.asarray(either, nothing.dtype)[:, None], (*nothing.shape, depth)
+    )
     return beliefs._replace(transition=Dirichlet(concentration))
 
 
@@ -362,4 +431,8 @@ def river_swim(horizon: int, n_states: int) -> MDP:
     r = np.zeros((n_states, 2))
     r[0, 0], r[-1, 1] = 0.005, 1
     reward = jnp.asarray(np.tile(r, (horizon, 1, 1)))
-    return MDP(reward, jnp.asarray(np.tile(p, (horizon, 1, 1, 1))), jax.nn.one_hot(0, n_states, dtype=reward.dtype))
+    return MDP(
+        reward,
+        jnp.asarray(np.tile(p, (horizon, 1, 1, 1))),
+        jax.nn.one_hot(0, n_states, dtype=reward.dtype),
+    )

@@ -63,7 +63,9 @@ def decompose(beliefs: Beliefs, policy: Array, tau: Array) -> Decomposition:
 def optimism_terms(beliefs: Beliefs, policy: Array) -> tuple[Array, Array]:
     """`sum_l E_pi sigma2` and `sum_l E_pi H`: Optimism is the first / (2 tau) + tau the second [proof of l-opt-regret]."""
     taken = mdps.occupancy(beliefs.mdp, policy)
-    return jnp.sum(taken * beliefs.sigma2), jnp.sum(jnp.sum(taken, axis=-1) * klearning.policy_entropy(policy))
+    return jnp.sum(taken * beliefs.sigma2), jnp.sum(
+        jnp.sum(taken, axis=-1) * klearning.policy_entropy(policy)
+    )
 
 
 def best_tau(beliefs: Beliefs, policy: Array) -> Array:
@@ -88,7 +90,9 @@ def duality_gap(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
     return klearning.start_j(beliefs, tau) - guaranteed(beliefs, policy)
 
 
-def regret_bound(n_states: int, n_actions: int, horizon: int, sigma2: float, episodes: Array) -> Array:
+def regret_bound(
+    n_states: int, n_actions: int, horizon: int, sigma2: float, episodes: Array
+) -> Array:
     """The bound of [c-basic] with its constants, for sigma2 / (visits + 1): n_states counts all layers.
 
     The proof of [l-opt-regret] gives `sigma2 |A| |S| (1 + log N) / (2 tau) + tau N L log |A|` for any tau; this is its least value.
@@ -117,7 +121,9 @@ def surrogate(beliefs: Beliefs, log_policy: Array, tau: Array) -> Array:
     taken = jax.lax.stop_gradient(mdps.occupancy(beliefs.mdp, policy))
     advantage = values.q - values.v[..., None]
     entropy = game.entropy(log_policy)[..., None]
-    return jnp.sum(taken * game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau, entropy))
+    return jnp.sum(
+        taken * game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau, entropy)
+    )
 
 
 def minimise_adam(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
@@ -126,7 +132,12 @@ def minimise_adam(learning_rate: float | optax.Schedule) -> optax.GradientTransf
 
 
 def ascend_descend(
-    beliefs: Beliefs, policy_class: Callable[[Array], Array], optimiser: optax.GradientTransformation, steps: int, play: Play, opt: Tree
+    beliefs: Beliefs,
+    policy_class: Callable[[Array], Array],
+    optimiser: optax.GradientTransformation,
+    steps: int,
+    play: Play,
+    opt: Tree,
 ) -> tuple[Play, Tree]:
     """Simultaneous gradient ascent in theta and descent in log tau on [e-saddle]: Algorithm 1 without samples [a-kac]."""
 
@@ -136,13 +147,17 @@ def ascend_descend(
     def step(carry: tuple[Play, Tree], _: None) -> tuple[tuple[Play, Tree], None]:
         play, opt = carry
         up = jax.grad(payoff)(play)
-        updates, opt = optimiser.update(Play(-up.theta, up.log_tau), opt)  # optimisers descend; the policy does not
+        updates, opt = optimiser.update(
+            Play(-up.theta, up.log_tau), opt
+        )  # optimisers descend; the policy does not
         return (optax.apply_updates(play, updates), opt), None
 
     return jax.lax.scan(step, (play, opt), None, length=steps)[0]
 
 
-def solve_by_gradients(beliefs: Beliefs, policy_class: Callable[[Array], Array], theta: Array, steps: int = 6000) -> Play:
+def solve_by_gradients(
+    beliefs: Beliefs, policy_class: Callable[[Array], Array], theta: Array, steps: int = 6000
+) -> Play:
     """The saddle point by gradients alone, from theta and the tau that answers it: no equation for an optimum is solved."""
     optimiser = minimise_adam(optax.cosine_decay_schedule(0.2, steps, 1e-3))
     start = Play(theta, jnp.log(best_tau(beliefs, jnp.exp(policy_class(theta)))))

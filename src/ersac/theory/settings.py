@@ -48,7 +48,9 @@ class TheoryDeepSea:
     """Standard deviation of the noise that the agent believes in; zero says that one visit is enough, as it is in this sea."""
     known_transitions: bool = True
     """Tell the agent where moves lead; otherwise it knows only that a move goes one column left or right."""
-    learners: Learners = field(default_factory=lambda: Learners(sigma_scale=1.0, gradient_steps=20, ucb_scale=0.001))
+    learners: Learners = field(
+        default_factory=lambda: Learners(sigma_scale=1.0, gradient_steps=20, ucb_scale=0.001)
+    )
     """The agents' own settings."""
 
 

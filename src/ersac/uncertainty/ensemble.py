@@ -38,7 +38,9 @@ def reward_ensemble(
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         drawn = prior.init(rng)
-        return head.init(rng), EnsembleMemory(drawn, np.zeros((n_states, n_actions), np.float32) if counted else ())
+        return head.init(rng), EnsembleMemory(
+            drawn, np.zeros((n_states, n_actions), np.float32) if counted else ()
+        )
 
     def of_action(every: Array, action: Array) -> Array:
         every = every.reshape(*action.shape, members, n_actions)
@@ -46,18 +48,28 @@ def reward_ensemble(
 
     def predict(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
         """Predicted rewards [..., K] of the action: the only place where the trained part and the prior meet."""
-        return of_action(head.apply(params.dense, params.rows, obs, features) + stop_gradient(prior.apply(memory.prior, obs)), action)
+        return of_action(
+            head.apply(params.dense, params.rows, obs, features)
+            + stop_gradient(prior.apply(memory.prior, obs)),
+            action,
+        )
 
     def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
-        return stop_gradient(sigma_scale**2 * jnp.var(predict(params, memory, obs, features, action), axis=-1))
+        return stop_gradient(
+            sigma_scale**2 * jnp.var(predict(params, memory, obs, features, action), axis=-1)
+        )
 
     def loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         """Half the sum over members of squared errors: a member's pace does not depend on how many there are."""
         target = t.reward[:, None] + t.noise  # [T, K]
         if noise_variance is not None and counted:
             before = of_action(prior.apply(memory.prior, obs), t.action)
-            target = before + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (target - before)
-        return 0.5 * jnp.sum(jnp.square(predict(params, memory, obs, features, t.action) - target), axis=-1)
+            target = before + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (
+                target - before
+            )
+        return 0.5 * jnp.sum(
+            jnp.square(predict(params, memory, obs, features, t.action) - target), axis=-1
+        )
 
     def kept(noise_variance: float | Array, visits: Array) -> Array:
         """The share of a target that n visits outweigh the prior with: n / (n + rho / p^2).
@@ -71,6 +83,10 @@ def reward_ensemble(
     def observe(memory: Tree, t: Trajectory) -> Tree:
         if not counted:
             return memory
-        return memory._replace(visits=memory.visits.at[t.obs[..., :-1], t.action].add(t.mask.astype(memory.visits.dtype)))
+        return memory._replace(
+            visits=memory.visits.at[t.obs[..., :-1], t.action].add(
+                t.mask.astype(memory.visits.dtype)
+            )
+        )
 
     return Uncertainty(init, sigma2, loss, observe, head.rows)

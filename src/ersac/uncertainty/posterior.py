@@ -19,7 +19,12 @@ class PosteriorMemory(NamedTuple):
 
 
 def posterior_ensemble(
-    n_states: int, n_actions: int, members: int, prior_scale: float, noise_variance: float | Array, sigma_scale: float | Array
+    n_states: int,
+    n_actions: int,
+    members: int,
+    prior_scale: float,
+    noise_variance: float | Array,
+    sigma_scale: float | Array,
 ) -> Uncertainty:
     """Members that are samples of the Gaussian posterior, whose variance at a pair tried n times is 1 / (1 / p^2 + n / rho).
 
@@ -42,7 +47,11 @@ def posterior_ensemble(
         pair = (t.obs[..., :-1], t.action)
         visits = believed.visits.at[pair].add(t.mask)
         surprise = t.reward[..., None] + t.noise - believed.reward[pair]
-        share = prior_scale**2 / jnp.maximum(prior_scale**2 * visits[pair] + noise_variance, nets.TINY)
-        return PosteriorMemory(believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits)
+        share = prior_scale**2 / jnp.maximum(
+            prior_scale**2 * visits[pair] + noise_variance, nets.TINY
+        )
+        return PosteriorMemory(
+            believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits
+        )
 
     return Uncertainty(init, sigma2, loss, observe, {})

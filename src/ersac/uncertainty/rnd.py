@@ -8,7 +8,9 @@ from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
-def random_network_distillation(head: nets.Head, target: nets.Net, n_actions: int, outputs: int, sigma_scale: float | Array) -> Uncertainty:
+def random_network_distillation(
+    head: nets.Head, target: nets.Net, n_actions: int, outputs: int, sigma_scale: float | Array
+) -> Uncertainty:
     """`sigma_scale^2` times the mean squared error on random targets of unit variance, some for each action.
 
     `head` predicts zero at first, so that sigma is `sigma_scale` where nothing was learned, whatever the observation.
@@ -20,12 +22,16 @@ def random_network_distillation(head: nets.Head, target: nets.Net, n_actions: in
 
     def missed(params: Params, fixed: Tree, obs: Array, features: Array, action: Array) -> Array:
         """Squared errors [..., outputs] of what is predicted for the action."""
-        error = head.apply(params.dense, params.rows, obs, features) - stop_gradient(target.apply(fixed, obs))
+        error = head.apply(params.dense, params.rows, obs, features) - stop_gradient(
+            target.apply(fixed, obs)
+        )
         error = error.reshape(*action.shape, n_actions, outputs)
         return jnp.square(jnp.take_along_axis(error, action[..., None, None], axis=-2)[..., 0, :])
 
     def sigma2(params: Params, fixed: Tree, obs: Array, features: Array, action: Array) -> Array:
-        return stop_gradient(sigma_scale**2 * jnp.mean(missed(params, fixed, obs, features, action), axis=-1))
+        return stop_gradient(
+            sigma_scale**2 * jnp.mean(missed(params, fixed, obs, features, action), axis=-1)
+        )
 
     def loss(params: Params, fixed: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         return 0.5 * jnp.sum(missed(params, fixed, obs, features, t.action), axis=-1)
