@@ -1,7 +1,9 @@
-"""Others' agents on a task of the ladder: `python benchmarks/peers.py --task doorkey-8 --agent ppo --seed 1000 --json out.json`.
+"""Train Stable-Baselines3's PPO or DQN on a ladder task and record every episode.
 
-Run from an environment of its own, with ersac's source on PYTHONPATH. What it writes goes into the `peers` directory of a ladder, whose
-table then has it beside the others: `ersac sweep ladder` reads it.
+    python benchmarks/peers.py --task doorkey-8 --agent ppo --seed 1000 --json out.json
+
+Run it in an environment that has Stable-Baselines3, with ersac's source on PYTHONPATH. Put the
+JSON file into the `peers` directory of a ladder: `ersac sweep ladder` adds it to the table.
 """
 
 import argparse
@@ -18,146 +20,169 @@ import numpy as np
 PACKAGES = {"stable_baselines3": "stable-baselines3"} | {
     name: name for name in ("gymnasium", "minigrid", "jax", "tyro", "rich")
 }
-PPO_ENVS = 16  # as many as ours acts in
-LINE_SECONDS = 10.0
+VERSIONS = ("stable-baselines3", "gymnasium", "torch", "numpy")  # that the record names
+PPO_ENVS = 16  # as many as ersac's agents have
+PROGRESS_SECONDS = 10.0
+WINDOW = 100  # episodes of the mean return that is printed
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train, and write what happened."""
-    missing = [name for name in ("ersac", *PACKAGES) if importlib.util.find_spec(name) is None]
-    if missing:
-        sys.exit(
-            f"peers: no {', '.join(missing)} here: pip install {' '.join(PACKAGES.values())}, and ersac's src on PYTHONPATH"
-        )
-
+    """Train one agent on one task and write its record."""
+    require_packages()
     from ersac.runs import disk
     from ersac.sweeps.ladder import TASKS
 
-    options = parsed(argv, list(TASKS))
-    package = TASKS[options.task].package
-    if package is not None and importlib.util.find_spec(package) is None:
-        sys.exit(f"peers: {options.task} needs {package}: pip install {package}")
+    options = parse_options(argv, list(TASKS))
+    task = TASKS[options.task]
+    if task.package is not None and importlib.util.find_spec(task.package) is None:
+        sys.exit(f"peers: {options.task} needs {task.package}: pip install {task.package}")
     if options.json.exists():
-        sys.exit(f"peers: {options.json} is there already; choose another name or remove it")
-    steps = TASKS[options.task].steps if options.steps is None else options.steps
-    diary = Diary(steps, TASKS[options.task].env.target)
-    began = time.monotonic()
-    AGENTS[options.agent](options.task, options.seed, steps, diary)
-    told = {
+        sys.exit(f"peers: {options.json} already exists; choose another name or remove it")
+    steps = task.steps if options.steps is None else options.steps
+    recorder = EpisodeRecorder(steps, task.env.target)
+    start = time.monotonic()
+    AGENTS[options.agent](options.task, options.seed, steps, recorder)
+    record = {
         "task": options.task,
         "agent": f"sb3-{options.agent}",
         "seed": options.seed,
         "steps": steps,
-        **diary.predicted(),
-    }
-    told["seconds"] = round(time.monotonic() - began, 1)
-    told["versions"] = {
-        name: metadata.version(name)
-        for name in ("stable-baselines3", "gymnasium", "torch", "numpy")
+        **recorder.as_json(),
+        "seconds": round(time.monotonic() - start, 1),
+        "versions": {name: package_version(name) for name in VERSIONS},
     }
     disk.make_directory(options.json.parent)
-    disk.write(options.json, (json.dumps(told) + "\n").encode())
-    last = diary.returns[-100:]
-    print(
-        f"{len(diary.returns):,} episodes, return of the last {len(last)}: {np.mean(last) if last else float('nan'):.4g}"
-    )
+    disk.write(options.json, (json.dumps(record) + "\n").encode())
+    print(f"{len(recorder.returns):,} episodes; mean return {recorder.mean_return():.4g}")
 
 
-def parsed(argv: list[str] | None, tasks: list[str]) -> argparse.Namespace:
-    """The options."""
+def require_packages() -> None:
+    """Exit with the pip command where a package is missing."""
+    missing = [name for name in ("ersac", *PACKAGES) if importlib.util.find_spec(name) is None]
+    if missing:
+        packages = " ".join(PACKAGES.values())
+        sys.exit(
+            f"peers: {', '.join(missing)} not installed: pip install {packages}, and put ersac's"
+            " src on PYTHONPATH"
+        )
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package; None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def parse_options(argv: list[str] | None, tasks: list[str]) -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/peers.py", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--task", choices=tasks, required=True)
     parser.add_argument("--agent", choices=list(AGENTS), required=True)
     parser.add_argument("--seed", type=int, default=1000)
-    parser.add_argument("--steps", type=int, help="by default as many as the ladder has")
-    parser.add_argument(
-        "--json", type=Path, required=True, help="the file to write, which must not be there yet"
-    )
+    parser.add_argument("--steps", type=int, help="environment steps (default: the task's)")
+    parser.add_argument("--json", type=Path, required=True, help="the file to write; must be new")
     return parser.parse_args(argv)
 
 
-class Diary:
-    """What every episode came to, in the order in which they ended."""
+class EpisodeRecorder:
+    """Return, goal and end step of every episode, in the order in which they end."""
 
     def __init__(self, budget: int, target: float | None) -> None:
+        """budget: environment steps; target: a return that counts as reaching the goal."""
         self.budget, self.target = budget, target
         self.steps = 0  # of all environments together
         self.returns: list[float] = []
         self.goals: list[bool] = []
-        self.when: list[int] = []
-        self.due = time.monotonic() + LINE_SECONDS
+        self.end_steps: list[int] = []
+        self.next_print = time.monotonic() + PROGRESS_SECONDS
 
-    def step(self) -> None:
-        """An environment was stepped."""
+    def count_step(self) -> None:
+        """Count one environment step; print the progress every ten seconds."""
         self.steps += 1
-        if time.monotonic() >= self.due:
-            self.due = time.monotonic() + LINE_SECONDS
-            mean = np.mean(self.returns[-100:]) if self.returns else float("nan")
-            print(f"step {self.steps:,}/{self.budget:,}  return {mean:.4g}", flush=True)
+        if time.monotonic() >= self.next_print:
+            self.next_print = time.monotonic() + PROGRESS_SECONDS
+            print(
+                f"step {self.steps:,}/{self.budget:,}  mean return {self.mean_return():.4g}",
+                flush=True,
+            )
 
-    def ended(self, earned: float, info: dict[str, Any]) -> None:
-        """An episode ended; those beyond the budget do not count."""
-        if self.steps <= self.budget:
-            reached = any(np.any(info[key]) for key in ("is_success", "success") if key in info)
-            self.returns.append(float(earned))
-            self.goals.append(bool(reached or (self.target is not None and earned >= self.target)))
-            self.when.append(self.steps)
+    def end_episode(self, episode_return: float, info: dict[str, Any]) -> None:
+        """Record an episode; those that end beyond the budget are dropped."""
+        if self.steps > self.budget:
+            return
+        success = any(np.any(info[key]) for key in ("is_success", "success") if key in info)
+        on_target = self.target is not None and episode_return >= self.target
+        self.returns.append(float(episode_return))
+        self.goals.append(bool(success or on_target))
+        self.end_steps.append(self.steps)
 
-    def told(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        return {"returns": self.returns, "goals": self.goals, "when": self.when}
+    def mean_return(self) -> float:
+        """The mean return of the last hundred episodes."""
+        return float(np.mean(self.returns[-WINDOW:])) if self.returns else float("nan")
+
+    def as_json(self) -> dict[str, Any]:
+        """The episodes as `ersac.sweeps.ladder.read_peer` reads them."""
+        return {"returns": self.returns, "goals": self.goals, "when": self.end_steps}
 
 
-def watched(task: str, seed: int, diary: Diary) -> Any:
-    """An environment of the task whose episodes are written down; what ours makes one-hot of is so here as well."""
+def make_recorded_env(task: str, seed: int, recorder: EpisodeRecorder) -> Any:
+    """An environment of a task that reports its episodes to the recorder.
+
+    Observations that ersac encodes as one-hot vectors are flattened to the same vectors.
+    """
     import gymnasium
 
     from ersac.sweeps.ladder import TASKS
 
-    class Watched(gymnasium.Wrapper):
-        earned = 0.0
+    class RecordedEnv(gymnasium.Wrapper):
+        episode_return = 0.0
 
-        def reset(self, **how: Any) -> Any:
-            self.earned = 0.0
-            return self.env.reset(**how)
+        def reset(self, **options: Any) -> Any:
+            self.episode_return = 0.0
+            return self.env.reset(**options)
 
         def step(self, action: Any) -> Any:
-            answer = self.env.step(action)
-            self.earned += float(answer[1])
-            diary.step()
-            if answer[2] or answer[3]:
-                diary.ended(self.earned, answer[4])
-            return answer
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            self.episode_return += float(reward)
+            recorder.count_step()
+            if terminated or truncated:
+                recorder.end_episode(self.episode_return, info)
+            return obs, reward, terminated, truncated, info
 
     env = TASKS[task].one(seed)
     if not isinstance(env.observation_space, gymnasium.spaces.Box):
         env = gymnasium.wrappers.FlattenObservation(env)
-    return Watched(env)
+    return RecordedEnv(env)
 
 
-def ppo(task: str, seed: int, steps: int, diary: Diary) -> None:
-    """PPO of Stable-Baselines3 in as many environments as ours acts in; in all it learns from as many steps at once as by default."""
+def train_ppo(task: str, seed: int, steps: int, recorder: EpisodeRecorder) -> None:
+    """PPO of Stable-Baselines3 in sixteen environments.
+
+    n_steps is 128, so that one update sees 2,048 steps, as it does by default.
+    """
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     torch.set_num_threads(1)
-    env = DummyVecEnv([lambda: watched(task, seed, diary)] * PPO_ENVS)
+    env = DummyVecEnv([lambda: make_recorded_env(task, seed, recorder)] * PPO_ENVS)
     PPO("MlpPolicy", env, seed=seed, n_steps=128, device="cpu").learn(steps)
 
 
-def dqn(task: str, seed: int, steps: int, diary: Diary) -> None:
-    """DQN of Stable-Baselines3 with its defaults; its epsilon falls over a tenth of the steps."""
+def train_dqn(task: str, seed: int, steps: int, recorder: EpisodeRecorder) -> None:
+    """DQN of Stable-Baselines3 with its defaults; epsilon decays over a tenth of the steps."""
     import torch
     from stable_baselines3 import DQN
 
     torch.set_num_threads(1)
-    DQN("MlpPolicy", watched(task, seed, diary), seed=seed, device="cpu").learn(steps)
+    DQN("MlpPolicy", make_recorded_env(task, seed, recorder), seed=seed, device="cpu").learn(steps)
 
 
-AGENTS = {"ppo": ppo, "dqn": dqn}
+AGENTS = {"ppo": train_ppo, "dqn": train_dqn}
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import peers
 from ersac import api, cli, config, display
-from ersac.envs import gym
 from ersac.runs import disk, exits, records
 from ersac.runs.records import EpisodeStats, Metrics
 from ersac.runs.results import Result
@@ -382,43 +380,3 @@ def test_a_cell_says_which_task_it_is():
         for task in ("deep-sea-10", "deep-sea-10-noise")
     )
     assert records.run_hash(one) != records.run_hash(dataclasses.replace(one, env=other.env))
-
-
-def test_without_its_packages_the_peers_say_what_to_install():
-    """Stable-Baselines3 is no dependency of ours: here it is made missing."""
-    path = Path(__file__).parents[2] / "benchmarks" / "peers.py"
-    code = "import runpy, sys; sys.modules['stable_baselines3'] = None; runpy.run_path(sys.argv.pop(), run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        "peers: no stable_baselines3 here: pip install stable-baselines3 gymnasium"
-    )
-    assert done.stderr.count("\n") == 1
-
-
-def test_the_diary_of_a_peer_counts_goals_as_the_ladder_does_and_nothing_beyond_the_budget():
-    diary = peers.Diary(budget=3, target=0.5)
-    for earned, info in ((0.4, {}), (0.5, {}), (0.0, {"is_success": True}), (1.0, {})):
-        diary.step()
-        diary.ended(earned, info)
-    assert diary.told() == {
-        "returns": [0.4, 0.5, 0.0],
-        "goals": [False, True, True],
-        "when": [1, 2, 3],
-    }
-
-
-def test_a_peer_sees_the_numbers_that_ours_sees():
-    """One-hot codes of a grid, in the same order."""
-    diary = peers.Diary(budget=10, target=None)
-    theirs, ours = (
-        peers.watched("doorkey-16-fixed", 4, diary),
-        ladder.TASKS["doorkey-16-fixed"].one(4),
-    )
-    _, encode = gym.observation_codec(ours.observation_space)
-    batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
-    np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])
-    np.testing.assert_array_equal(theirs.step(2)[0], encode(batch(ours.step(2)[0]))[0])
-    assert diary.steps == 1
