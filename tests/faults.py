@@ -771,8 +771,8 @@ FAULTS = [
         index=1,
     ),
     Fault(
-        "agents/actor_critic.py",
-        "reward_noise",
+        "uncertainty/base.py",
+        "gaussian_noise",
         "drop_call",
         "agents/test_noise.py",
         "",

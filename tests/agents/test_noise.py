@@ -1,27 +1,34 @@
-"""What an actor-critic draws to go with each step."""
+"""The noise that an actor-critic stores with each step."""
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac.agents.actor_critic import reward_noise
-from ersac.config import Counts, Ensemble
+from ersac.agents.build import make_agent
+from ersac.config import ActorCritic, Counts, Ensemble, Estimator
+from ersac.envs.base import Discrete, Spec
+from ersac.types import Array
+
+SPEC = Spec("states", Discrete(4), Discrete(2), 1)
+
+
+def stored_noise(estimator: Estimator, length: int) -> Array:
+    """The noise [T, members] of the agent with an estimator."""
+    agent = make_agent(ActorCritic(uncertainty=estimator), SPEC)
+    return agent.noise(jax.random.key(0), length)
 
 
 @pytest.mark.parametrize("variance", [0.09, 4.0])
-def test_stored_noise_has_the_variance_it_was_asked_for(variance):
-    noise = np.asarray(
-        reward_noise(Ensemble(members=50, noise_variance=variance), 2000, jax.random.key(0))
-    )
+def test_stored_noise_has_the_variance_of_the_settings(variance):
+    noise = np.asarray(stored_noise(Ensemble(members=50, noise_variance=variance), 2000))
     assert noise.shape == (2000, 50)
-    assert noise.var() == pytest.approx(
-        variance, rel=0.03
-    )  # seven standard errors of 100,000 draws
-    assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 0.15  # a member's own
+    # 0.03 is seven standard errors of 100,000 draws
+    assert noise.var() == pytest.approx(variance, rel=0.03)
+    # members have independent noise
+    assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 0.15
 
 
-def test_none_is_none():
-    key = jax.random.key(0)
-    assert not jnp.any(reward_noise(Ensemble(members=3), 7, key))
-    assert reward_noise(Counts(), 7, key).shape == (7, 0)
+def test_without_a_variance_the_noise_is_zero_and_without_members_it_is_empty():
+    assert not jnp.any(stored_noise(Ensemble(members=3), 7))
+    assert stored_noise(Counts(), 7).shape == (7, 0)

@@ -17,9 +17,9 @@ from ersac.agents.critics import Critic
 from ersac.algorithm.action_dist import ActionDist, take_action
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
-from ersac.config import ActorCritic, Ensemble, Estimator, Posterior
+from ersac.config import ActorCritic
 from ersac.rows import Store
-from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
+from ersac.types import Array, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.episodic import first_visits
 from ersac.uncertainty.hashed import observation_codes
@@ -265,17 +265,6 @@ def init_actor_critic(
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.normaliser.wrap(memory), opt))
 
 
-def reward_noise(uncertainty: Estimator, length: int, key: Key) -> Array:
-    """The noise zeta of each step and member [T, K] (section 'Incorporating Off-Policy Data'); none on-policy."""
-    if not isinstance(uncertainty, Ensemble | Posterior):
-        return jnp.zeros((length, 0))
-    if uncertainty.noise_variance is None:
-        return jnp.zeros((length, uncertainty.members))
-    return jnp.sqrt(uncertainty.noise_variance) * jax.random.normal(
-        key, (length, uncertainty.members)
-    )
-
-
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
     """The agent whose attitude to risk, estimator and optimisers are given."""
     action_dist, normaliser = parts.action_dist, parts.normaliser
@@ -334,7 +323,7 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         to_env=action_dist.to_env,
         log_mu=action_dist.log_prob,
         observe=observe,
-        noise=lambda key, length: reward_noise(settings.uncertainty, length, key),
+        noise=parts.uncertainty.noise,
         update=lambda learner, batch: update_actor_critic(
             settings, parts, optimisers, learner, batch
         ),

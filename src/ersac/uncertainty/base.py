@@ -1,22 +1,46 @@
-"""The seam behind which every estimate of epistemic uncertainty stands."""
+"""The interface of every estimator of epistemic uncertainty."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ersac.types import Array, Params, Rng, Trajectory, Tree
+import jax
+from jax import numpy as jnp
+
+from ersac.types import Array, Key, Params, Rng, Trajectory, Tree
+
+
+def no_noise(key: Key, length: int) -> Array:
+    """Return an empty array [T, 0], for estimators that store no noise."""
+    return jnp.zeros((length, 0))
 
 
 class Uncertainty(NamedTuple):
-    """How unsure the agent is of the mean reward of (s, a), as a variance."""
+    """An estimator of sigma2(s, a), the epistemic variance of the mean reward of (s, a).
 
-    init: Callable[
-        [Rng], tuple[Params, Tree]
-    ]  # -> (what an optimiser trains, memory that none ever sees)
-    sigma2: Callable[
-        [Params, Tree, Array, Array, Array], Array
-    ]  # params, memory, obs, features, action -> VARIANCE, no gradient
-    loss: Callable[
-        [Params, Tree, Array, Array, Trajectory], Array
-    ]  # params, memory, obs, features, trajectory -> [T], minimised
-    observe: Callable[[Tree, Trajectory], Tree]  # memory, trajectories [B, ...] -> memory
-    rows: dict[str, int]  # the tables it has, by name, and their widths
+    The paper's is an ensemble of reward heads; see `ensemble.py`. Two kinds of state are kept
+    apart: `Params` are trained by an optimiser, `memory` (priors, counts) is not.
+    Observations and rewards arrive normalised; actions are integers below the number of actions.
+    """
+
+    # rng -> (params, memory), on the host
+    init: Callable[[Rng], tuple[Params, Tree]]
+    # params, memory, obs [...], features, action [...] -> the VARIANCE [...], without gradient
+    sigma2: Callable[[Params, Tree, Array, Array, Array], Array]
+    # params, memory, obs [T, ...], features [T, H], trajectory -> the loss of each step [T]
+    loss: Callable[[Params, Tree, Array, Array, Trajectory], Array]
+    # memory, new rollouts [N, T, ...], each passed in once -> memory; mask 0 marks a fake step
+    observe: Callable[[Tree, Trajectory], Tree]
+    # the tables of the params, by name, and their widths
+    rows: dict[str, int]
+    # key, T -> noise [T, members] that is stored with a rollout and added to each member's targets
+    noise: Callable[[Key, int], Array] = no_noise
+
+
+def gaussian_noise(variance: float | Array | None, members: int) -> Callable[[Key, int], Array]:
+    """Return a sampler of the noise zeta ~ N(0, variance) of each step and member [T, members].
+
+    See section 'Incorporating Off-Policy Data' of the paper. A variance of None gives zeros.
+    """
+    if variance is None:
+        return lambda key, length: jnp.zeros((length, members))
+    return lambda key, length: jnp.sqrt(variance) * jax.random.normal(key, (length, members))

@@ -22,4 +22,4 @@ def visit_counts(n_states: int, n_actions: int, sigma_scale: float | Array) -> U
     def observe(count: Tree, t: Trajectory) -> Tree:
         return count.at[t.obs[..., :-1], t.action].add(t.mask.astype(count.dtype))
 
-    return Uncertainty(init, sigma2, loss, observe, {})
+    return Uncertainty(init=init, sigma2=sigma2, loss=loss, observe=observe, rows={})

@@ -8,7 +8,7 @@ from jax.lax import stop_gradient
 
 from ersac import nets
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.base import Uncertainty, gaussian_noise
 
 
 class EnsembleMemory(NamedTuple):
@@ -89,4 +89,11 @@ def reward_ensemble(
             )
         )
 
-    return Uncertainty(init, sigma2, loss, observe, head.rows)
+    return Uncertainty(
+        init=init,
+        sigma2=sigma2,
+        loss=loss,
+        observe=observe,
+        rows=head.rows,
+        noise=gaussian_noise(noise_variance, members),
+    )

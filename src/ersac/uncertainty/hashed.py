@@ -45,4 +45,4 @@ def hashed_counts(n_in: int, n_actions: int, bits: int, sigma_scale: float | Arr
         mask = t.mask.astype(known.visits.dtype)
         return known._replace(visits=known.visits.at[codes, t.action].add(mask))
 
-    return Uncertainty(init, sigma2, loss, observe, {})
+    return Uncertainty(init=init, sigma2=sigma2, loss=loss, observe=observe, rows={})

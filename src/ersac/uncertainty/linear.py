@@ -63,7 +63,7 @@ def bayesian_linear(
 
         return known._replace(root=jax.vmap(taught)(known.root, jnp.arange(n_actions)))
 
-    return Uncertainty(init, sigma2, loss, observe, {})
+    return Uncertainty(init=init, sigma2=sigma2, loss=loss, observe=observe, rows={})
 
 
 def unit_features(directions: Array, obs: Array) -> Array:

@@ -8,7 +8,7 @@ from jax.lax import stop_gradient
 
 from ersac import nets
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.base import Uncertainty, gaussian_noise
 
 
 class PosteriorMemory(NamedTuple):
@@ -54,4 +54,11 @@ def posterior_ensemble(
             believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits
         )
 
-    return Uncertainty(init, sigma2, loss, observe, {})
+    return Uncertainty(
+        init=init,
+        sigma2=sigma2,
+        loss=loss,
+        observe=observe,
+        rows={},
+        noise=gaussian_noise(noise_variance, members),
+    )

@@ -36,4 +36,10 @@ def random_network_distillation(
     def loss(params: Params, fixed: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
         return 0.5 * jnp.sum(missed(params, fixed, obs, features, t.action), axis=-1)
 
-    return Uncertainty(init, sigma2, loss, lambda fixed, t: fixed, head.rows)
+    return Uncertainty(
+        init=init,
+        sigma2=sigma2,
+        loss=loss,
+        observe=lambda fixed, t: fixed,
+        rows=head.rows,
+    )
