@@ -18,7 +18,7 @@ test: $(VENV)/.dev check
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --timeout 3600 $(ARGS)
 
-# Faults put into a copy of the source in turn: does the suite see each? Some: make sabotage ARGS="disk.py rows.py"
+# Faults put into a copy of the source in turn: does the suite see each? Some: make sabotage ARGS="disk.py tables.py"
 sabotage: $(VENV)/.dev
 	$(BIN)/python tests/sabotage.py --jobs 2 $(ARGS)
 

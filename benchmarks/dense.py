@@ -43,7 +43,7 @@ def look_up(tables: Tree, obs: Array) -> Tree:
 
 
 def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -> Array:
-    """Descent at a rate per visit on a whole table [S, n], damped through counts as `rows.per_visit` damps duplicates."""
+    """Descent at a rate per visit on a whole table [S, n], damped through counts as `tables.per_visit` damps duplicates."""
     counts = jnp.sum(
         jax.nn.one_hot(obs.reshape(-1), len(gradient), dtype=gradient.dtype), axis=0
     )  # [S]

@@ -29,7 +29,7 @@ class Params(NamedTuple):
     """Everything an optimiser moves: dense arrays, and tables of which a step touches only a few rows."""
 
     dense: Tree
-    rows: Tree  # in a learner: one array, see rows.py; inside a loss: the rows looked up, name -> [T, n]
+    rows: Tree  # in a learner: one array, see nets/tables.py; inside a loss: the rows looked up, name -> [T, n]
 
 
 class Learner(NamedTuple):

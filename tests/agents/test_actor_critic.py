@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, nets
+from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_agent, make_optimisers, make_parts
 from ersac.agents.critics import BATCH
 from ersac.agents.presets import PRESETS, TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
+from ersac.nets import heads
 from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
@@ -30,10 +31,10 @@ def test_nothing_is_given_up_for_good():
     """An action counts at most `limit` below the best, and what it learns from being taken is what it would learn without a limit."""
     logits = jnp.array([[20.0, 0.0, 15.0], [1.0, 2.0, 3.0]])
     np.testing.assert_allclose(
-        nets.limit_logit_gap(logits, 8.0), [[0.0, -8.0, -5.0], [-2.0, -1.0, 0.0]]
+        heads.limit_logit_gap(logits, 8.0), [[0.0, -8.0, -5.0], [-2.0, -1.0, 0.0]]
     )
-    climb = lambda x: jax.nn.log_softmax(nets.limit_logit_gap(x, 8.0))[0, 1]
-    p = jax.nn.softmax(nets.limit_logit_gap(logits, 8.0))[0]
+    climb = lambda x: jax.nn.log_softmax(heads.limit_logit_gap(x, 8.0))[0, 1]
+    p = jax.nn.softmax(heads.limit_logit_gap(logits, 8.0))[0]
     np.testing.assert_allclose(
         jax.grad(climb)(logits)[0], jnp.array([0.0, 1.0, 0.0]) - p, atol=1e-6
     )
@@ -192,7 +193,7 @@ def test_values_move_towards_their_targets_and_targets_stand_still():
         settings, parts, Params(learner.params.dense, rows), *rest
     )
     gradient, (mean_error, _, _) = jax.jit(jax.grad(one, has_aux=True))(rows)
-    own = np.asarray(gradient["value"]["own"])[:, 0]  # [T+1]
+    own = np.asarray(gradient["value"]["row"])[:, 0]  # [T+1]
     assert own[-1] == 0
     assert np.all((own[:-1] == 0) == (np.asarray(t.mask) == 0))
     np.testing.assert_allclose(np.abs(own).sum(), mean_error, rtol=1e-5)

@@ -55,7 +55,7 @@ def test_repeats_of_vectors_are_squared_cosines_and_opposites_do_not_count(float
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
 def test_many_visits_together_correct_less_than_all(float64, rate):
-    """m r / (1 + (m - 1) r), as `rows.per_visit` has it; one visit is not damped."""
+    """m r / (1 + (m - 1) r), as `tables.per_visit` has it; one visit is not damped."""
     m = jnp.arange(1.0, 50.0)
     together = m * rate * visit_damping(m, rate)
     np.testing.assert_allclose(together, m * rate / (1 + (m - 1) * rate), rtol=1e-12)

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, nets
+from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_optimisers, make_parts
 from ersac.algorithm import game
 from ersac.envs.base import Discrete, Spec
+from ersac.nets import heads
 from ersac.types import Params, Trajectory
 
 LAYERS, WIDTH, ACTIONS = (
@@ -103,15 +104,15 @@ def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
         )
 
 
-def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Params:
+def with_values(head: heads.Head, params: Params, obs, features, wanted) -> Params:
     """Parameters with which the critic's head tells what is wanted of every state: outputs are linear in a row, or in the last weights."""
     dense, tables = params
-    own = "own" in tables["value"]
-    free = tables["value"]["own"] if own else dense["value"]["top"]
+    own = "row" in tables["value"]
+    free = tables["value"]["row"] if own else dense["value"]["top"]
 
     def told(free):
         changed = (
-            (dense["value"], {"own": free})
+            (dense["value"], {"row": free})
             if own
             else (dense["value"] | {"top": free}, tables["value"])
         )
@@ -122,7 +123,7 @@ def with_values(head: nets.Head, params: Params, obs, features, wanted) -> Param
     free = jnp.asarray(found).reshape(free.shape)
     np.testing.assert_allclose(told(free), wanted, atol=1e-11)
     if own:
-        return Params(dense, tables | {"value": {"own": free}})
+        return Params(dense, tables | {"value": {"row": free}})
     return Params(dense | {"value": dense["value"] | {"top": free}}, tables)
 
 

@@ -88,7 +88,7 @@ def pairs(state: kernel.State, learner, tables) -> dict[str, tuple[np.ndarray, n
         "first rows": (state.rows[:, kernel.FIRST : kernel.MOMENT], tables["torso"]["first"]),
         "own rows": (
             state.rows[:, kernel.OWN : kernel.OWN + kernel.USED],
-            kernel.heads(tables, "own"),
+            kernel.heads(tables, "row"),
         ),
         "shared": (state.shared, kernel.shared_vector(learner.params.dense)),
         "first moments": (state.shared_moment, kernel.shared_vector(whole(dense.mu))),

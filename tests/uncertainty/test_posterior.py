@@ -229,7 +229,7 @@ def trained(
     learner = jax.lax.fori_loop(0, asked.replays, once, learner)
     by_pair = lambda x: x.reshape(-1, members, env.n_actions).swapaxes(1, 2).reshape(-1, members)
     own = make_optimisers(settings, parts, 0.0).rows.unpack(learner.params.rows)["uncertainty"][
-        "own"
+        "row"
     ]
     return by_pair(own + learner.memory.prior), by_pair(learner.memory.prior)
 

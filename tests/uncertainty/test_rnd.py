@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import nets
 from ersac.envs.base import Box
+from ersac.nets import heads
 from ersac.types import Params, Trajectory
 from ersac.uncertainty.rnd import random_network_distillation
 
 ACTIONS, OUTPUTS, SCALE, SPACE = 2, 256, 0.3, Box((3,))
-HEAD = nets.mirrored_mlp(SPACE, (256,), ACTIONS * OUTPUTS, upper_share=0.1)
+HEAD = heads.mirrored_mlp(SPACE, (256,), ACTIONS * OUTPUTS, upper_share=0.1)
 RND = random_network_distillation(
-    HEAD, nets.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE
+    HEAD, heads.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE
 )
 FEATURES = jnp.zeros(0)  # it has a network of its own
 sigma2 = jax.jit(

@@ -13,7 +13,7 @@ from ersac.agents.build import make_optimisers, make_parts
 from ersac.algorithm import replay
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
-from ersac.rows import Store
+from ersac.nets.tables import Store
 from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
@@ -96,7 +96,7 @@ def test_members_come_to_agree_though_their_trained_parts_never_do():
     for _ in range(200):
         learner = update(learner, trajectory(obs, action))
     assert np.all(sigma2(made, learner, obs[:-1], action) < 1e-3 * before)
-    trained = made.store.unpack(learner.params.rows)["uncertainty"]["own"][: STEPS - 1].reshape(
+    trained = made.store.unpack(learner.params.rows)["uncertainty"]["row"][: STEPS - 1].reshape(
         -1, 10, 2
     )[..., 0]
     assert np.all(np.var(trained, axis=-1) > 0.1 * before[:-1])

@@ -10,7 +10,6 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import nets
 from ersac.agents import critics
 from ersac.agents.base import Agent
 from ersac.agents.critics import Critic
@@ -18,7 +17,8 @@ from ersac.algorithm.action_dist import ActionDist, take_action
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
 from ersac.config import ActorCritic
-from ersac.rows import Store
+from ersac.nets import heads, layers
+from ersac.nets.tables import Store
 from ersac.types import Array, Learner, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.episodic import first_visits
@@ -31,9 +31,9 @@ EXTRA_DECAY = 0.99  # of the running mean of bonus and weighted entropy, an upda
 class Parts(NamedTuple):
     """What the learner is made of."""
 
-    torso: nets.Torso
-    policy: nets.Head
-    value: nets.Head
+    torso: heads.Torso
+    policy: heads.Head
+    value: heads.Head
     uncertainty: Uncertainty
     risk: Risk
     critic: Critic
@@ -107,8 +107,8 @@ def actor_critic_loss(
     # forward
     features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
     logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
-    logits = nets.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_features = nets.scale_gradient(
+    logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
+    critic_features = layers.scale_gradient(
         features, settings.value_weight / jnp.square(advantage_scale)
     )
     predicted = parts.value.apply(
@@ -120,7 +120,7 @@ def actor_critic_loss(
     taken = Params(
         every.dense, jax.tree.map(lambda x: x[:-1], every.rows)
     )  # the rows of s_1 ... s_T
-    reward_features = nets.scale_gradient(features[:-1], settings.reward_weight)
+    reward_features = layers.scale_gradient(features[:-1], settings.reward_weight)
     of_action = lambda a: parts.uncertainty.sigma2(
         every, known, t.obs, features, jnp.full(t.obs.shape[:1], a)
     )

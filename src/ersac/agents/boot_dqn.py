@@ -10,7 +10,7 @@ and the target's weights are a copy (see `multiplied`). Where bsuite multiplies 
 observation, a row is looked up, and a step costs the same at every depth (see `looked_up`):
 
 - The first layer of all members is a table of rows. Its Adam is lazy: that of bsuite exactly, but that a row does not drift on under
-  its momentum while no batch holds it (see rows.py).
+  its momentum while no batch holds it (see nets/tables.py).
 - A prior is a fixed function of the state, so it is evaluated once, before the first step.
 - The target's rows are never copied. A row knows how far it has moved since the target was last refreshed; the target's row is the
   row without that (see `trailing`). What is above the first layer is small, and copied.
@@ -31,7 +31,7 @@ from ersac.agents.base import Agent
 from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
 from ersac.envs.base import Box, Discrete, Space
-from ersac.rows import Rule, Store, Touch
+from ersac.nets.tables import RowInfo, Rule, Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 
 
@@ -109,14 +109,12 @@ def q_values(layers: list[Array], first: Array) -> Array:
 def with_target(rule: Rule, period: int) -> Rule:
     """A rule that remembers besides how far a row has moved since the target was last refreshed."""
 
-    def step(
-        map_snapshots: list[Array], gradient: Array, touch: Touch
-    ) -> tuple[Array, list[Array]]:
-        *own, lag = map_snapshots
-        step, own = rule.step(own, gradient, touch)
-        return step, [*own, lag_now(lag, touch.idle, touch.time, period) + step]
+    def step(moments: list[Array], gradient: Array, info: RowInfo) -> tuple[Array, list[Array]]:
+        *own, lag = moments
+        step, own = rule.step(own, gradient, info)
+        return step, [*own, lag_now(lag, info.idle, info.time, period) + step]
 
-    return Rule(rule.map_snapshots + 1, step)
+    return Rule(rule.moments + 1, step)
 
 
 def lag_now(lag: Array, idle: Array, time: Array, period: int) -> Array:
@@ -172,7 +170,7 @@ def lookup_layer(net: QNetwork, store: Store, period: int) -> First:
         return prior.swapaxes(0, 1).reshape(net.n_inputs, -1).astype(np.float32)
 
     def look_back(table: Array, time: Array, obs: Array) -> Array:
-        rows, (*_, lag), idle = store.recall(table, time, obs)
+        rows, (*_, lag), idle = store.look_up_moments(table, time, obs)
         return net.by_member(rows - lag_now(lag, idle, time, period))
 
     def move(table: Array, time: Array, obs: Array, gradient: Array) -> Array:
@@ -322,14 +320,14 @@ def descend(
     gradients, metrics = jax.grad(scaled, (0, 1), has_aux=True)(layers, found)
     gradients, found_gradient = gradients
     gradient = jnp.concatenate([part.reshape(-1) for part in gradients])
-    step, map_snapshots = rule.step(opt["dense"], gradient, Touch(jnp.ones(()), jnp.ones(()), time))
+    step, moments = rule.step(opt["dense"], gradient, RowInfo(jnp.ones(()), jnp.ones(()), time))
     dense = params.dense + step
     table = first.move(params.rows, time, obs, found_gradient)
     refresh = ready & refreshes(time, settings.target_period)
     memory = normaliser.replace(
         memory, known._replace(target=jnp.where(refresh, dense, known.target))
     )
-    opt = {"dense": map_snapshots, "time": opt["time"] + ready}
+    opt = {"dense": moments, "time": opt["time"] + ready}
     return Learner(Params(dense, table), log_tau, memory, opt), metrics
 
 
@@ -374,8 +372,8 @@ def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
         mask=slots(np.bool_, net.members),
     )
     memory = ReplayMemory(prior, params.dense, ring, zeros((), np.int32))
-    map_snapshots = [zeros(params.dense.shape, np.float32) for _ in range(2)]
-    opt = {"dense": map_snapshots, "time": zeros((), np.int32)}
+    moments = [zeros(params.dense.shape, np.float32) for _ in range(2)]
+    opt = {"dense": moments, "time": zeros((), np.int32)}
     learner = Learner(
         params, zeros((), np.float32), normaliser.wrap(memory), opt
     )  # nobody plays tau

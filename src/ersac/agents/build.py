@@ -9,7 +9,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from ersac import config, nets, rows
+from ersac import config
 from ersac.agents import critics
 from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
 from ersac.agents.base import Agent
@@ -28,6 +28,7 @@ from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.replay import Buffer
 from ersac.algorithm.risk import Risk
 from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of, states
+from ersac.nets import heads, layers, tables
 from ersac.types import Array, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.counts import visit_counts
@@ -115,12 +116,12 @@ def make_uncertainty(
 class Networks(NamedTuple):
     """What is built for a space of observations: rows where they are integers, layers or filters where they are arrays."""
 
-    torso: nets.Torso
-    policy: Callable[[int], nets.Head]  # outputs -> head
-    value: Callable[[int], nets.Head]
-    reward_head: Callable[[int], nets.Head]  # which reads the shared features, and trains them
-    own_head: Callable[[int], nets.Head]  # which shares nothing
-    prior: Callable[[int, float], nets.Net]  # outputs, scale
+    torso: heads.Torso
+    policy: Callable[[int], heads.Head]  # outputs -> head
+    value: Callable[[int], heads.Head]
+    reward_head: Callable[[int], heads.Head]  # which reads the shared features, and trains them
+    own_head: Callable[[int], heads.Head]  # which shares nothing
+    prior: Callable[[int, float], layers.Net]  # outputs, scale
     per_visit: (
         bool  # plain descent at a rate per visit; else rows are moved so, and all else by Adam
     )
@@ -148,27 +149,27 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
                 raise config.SettingsError(
                     "a torso of your own needs observations that are arrays; these are integers, and have tables"
                 )
-            rows_torso = nets.row_torso(n, hidden, row_scale=n**-0.5)
-            head = lambda gain: lambda outputs: nets.row_head(n, rows_torso.width, outputs, gain)
-            table = lambda outputs: nets.table_head(n, outputs)
-            prior = lambda outputs, scale: nets.random_table(n, outputs, scale)
+            rows_torso = heads.row_torso(n, hidden, row_scale=n**-0.5)
+            head = lambda gain: lambda outputs: heads.row_head(n, rows_torso.width, outputs, gain)
+            table = lambda outputs: heads.table_head(n, outputs)
+            prior = lambda outputs, scale: heads.random_table(n, outputs, scale)
             gains = (head(HEAD_GAIN), head(HEAD_GAIN), head(0.0))
             return Networks(rows_torso, *gains, table, prior, per_visit=False, is_table=True)
         case Box(shape):
-            make = nets.convolutional if len(shape) == 3 else nets.mlp
+            make = layers.conv_net if len(shape) == 3 else layers.mlp
             if isinstance(torso, config.NotStored):
                 raise config.SettingsError(
                     "the torso of this run is known to Python only: go on with it from there"
                 )
-            net = make(shape, hidden) if torso is None else nets.flax_net(torso, shape)
-            own = nets.dense_torso(net, shape)
+            net = make(shape, hidden) if torso is None else layers.flax_net(torso, shape)
+            own = heads.dense_torso(net, shape)
             return Networks(
                 own,
-                lambda outputs: nets.linear_head(own.width, outputs, HEAD_GAIN),
-                lambda outputs: nets.separate_head(net, shape, outputs, HEAD_GAIN),
-                lambda outputs: nets.linear_head(own.width, outputs, 0.0),
-                lambda outputs: nets.separate_head(net, shape, outputs, 0.0),
-                lambda outputs, scale: nets.random_net(make(shape, hidden), shape, outputs, scale),
+                lambda outputs: heads.linear_head(own.width, outputs, HEAD_GAIN),
+                lambda outputs: heads.separate_head(net, shape, outputs, HEAD_GAIN),
+                lambda outputs: heads.linear_head(own.width, outputs, 0.0),
+                lambda outputs: heads.separate_head(net, shape, outputs, 0.0),
+                lambda outputs, scale: heads.random_net(make(shape, hidden), shape, outputs, scale),
                 per_visit=False,
             )
 
@@ -176,14 +177,14 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
 def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
     """A network for each head that learns at a rate per visit, and a random network as the prior."""
     network = lambda hidden, *init_scale: (
-        lambda outputs: nets.mirrored_mlp(
+        lambda outputs: heads.mirrored_mlp(
             observations, hidden, outputs, settings.upper_percent / 100, *init_scale
         )
     )
     policy, value = network(settings.hidden, LOGIT_SCALE), network(settings.hidden)
     wide = network(settings.estimator_hidden)
-    prior = lambda outputs, scale: nets.random_features(observations, PRIOR_WIDTH, outputs, scale)
-    return Networks(nets.no_torso(), policy, value, wide, wide, prior, per_visit=True)
+    prior = lambda outputs, scale: heads.random_features(observations, PRIOR_WIDTH, outputs, scale)
+    return Networks(heads.no_torso(), policy, value, wide, wide, prior, per_visit=True)
 
 
 def make_parts(
@@ -222,7 +223,7 @@ def make_bound(limit: int | None) -> Callable[[Array], Array]:
     return (
         (lambda logits: logits)
         if limit is None
-        else (lambda logits: nets.limit_logit_gap(logits, limit))
+        else (lambda logits: heads.limit_logit_gap(logits, limit))
     )
 
 
@@ -280,12 +281,12 @@ def make_boot_dqn(
     if not isinstance(env.actions, Discrete):
         why = f"those of {env.name} are continuous"
         raise config.SettingsError(f"boot-dqn needs actions that can be counted; {why}")
-    adam = rows.row_adam(settings.learning_rate, settings.b1, settings.b2)
+    adam = tables.row_adam(settings.learning_rate, settings.b1, settings.b2)
     shape = lambda n_inputs: QNetwork(settings.members, settings.hidden, n_inputs, env.actions.n)
     match env.observations:
         case Discrete(n):
             net, rule = shape(n), with_target(adam, settings.target_period)
-            store = rows.store(rule, net.members * net.hidden[0])
+            store = tables.make_store(rule, net.members * net.hidden[0])
             first = lookup_layer(net, store, settings.target_period)
         case Box() as box:
             net = shape(box.size)
@@ -332,7 +333,7 @@ def make_optimisers(
     if parts.per_visit:
         per_step = {name: rate * steps for name, rate in rates.items()}
         rules: dict[str, Any] = {"torso": {}} | {
-            name: dict.fromkeys(widths[name], rows.row_descent(rate))
+            name: dict.fromkeys(widths[name], tables.row_descent(rate))
             for name, rate in per_step.items()
         }
         others: tuple[str, ...] = ()
@@ -342,9 +343,11 @@ def make_optimisers(
             others = ("uncertainty",)
             rules["uncertainty"] = dict.fromkeys(
                 widths["uncertainty"],
-                rows.row_adam(settings.learning_rate, settings.b1, settings.b2),
+                tables.row_adam(settings.learning_rate, settings.b1, settings.b2),
             )
-        store = rows.store(rules, widths) if parts.policy.rows else rows.nothing(widths)
+        store = (
+            tables.make_store(rules, widths) if parts.policy.rows else tables.empty_store(widths)
+        )
         damping = lambda obs: {
             name: visit_damping(repeats(obs), rate) for name, rate in rates.items()
         }
@@ -358,13 +361,13 @@ def make_optimisers(
     dense = optax.flatten(adam)
     undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
     if not parts.torso.rows:
-        return Optimisers(dense, tau, tau_min, rows.nothing(widths), undamped)
+        return Optimisers(dense, tau, tau_min, tables.empty_store(widths), undamped)
     rules = {
-        name: dict.fromkeys(widths[name], rows.per_visit(rate, steps))
+        name: dict.fromkeys(widths[name], tables.per_visit(rate, steps))
         for name, rate in rates.items()
     }
-    rules["torso"] = {"first": rows.row_adam(settings.learning_rate, settings.b1, settings.b2)}
-    return Optimisers(dense, tau, tau_min, rows.store(rules, widths), undamped)
+    rules["torso"] = {"first": tables.row_adam(settings.learning_rate, settings.b1, settings.b2)}
+    return Optimisers(dense, tau, tau_min, tables.make_store(rules, widths), undamped)
 
 
 def estimator_rate(settings: config.Estimator) -> float | Array:
@@ -416,7 +419,7 @@ def repeats(obs: Array) -> Array:
     if jnp.issubdtype(obs.dtype, jnp.integer):
         flat = obs.reshape(-1)
         return jnp.sum(flat[:, None] == flat[None, :], axis=1).reshape(leading)
-    flat = nets.on_sphere(obs.reshape(leading[0] * leading[1], -1))
+    flat = layers.on_sphere(obs.reshape(leading[0] * leading[1], -1))
     cosines = flat @ flat.T / flat.shape[1]
     return jnp.sum(jnp.square(jnp.maximum(cosines, 0.0)), axis=1).reshape(leading)
 

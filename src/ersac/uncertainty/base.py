@@ -14,6 +14,9 @@ def no_noise(key: Key, length: int) -> Array:
     return jnp.zeros((length, 0))
 
 
+TINY = 1e-30  # lower bound of denominators, where prior and noise variance may both be zero
+
+
 class Uncertainty(NamedTuple):
     """An estimator of sigma2(s, a), the epistemic variance of the mean reward of (s, a).
 

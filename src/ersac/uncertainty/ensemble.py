@@ -6,9 +6,10 @@ import numpy as np
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import nets
+from ersac.nets.heads import Head
+from ersac.nets.layers import Net
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty, gaussian_noise
+from ersac.uncertainty.base import TINY, Uncertainty, gaussian_noise
 
 
 class EnsembleMemory(NamedTuple):
@@ -19,8 +20,8 @@ class EnsembleMemory(NamedTuple):
 
 
 def reward_ensemble(
-    head: nets.Head,
-    prior: nets.Net,
+    head: Head,
+    prior: Net,
     n_states: int | None,
     n_actions: int,
     members: int,
@@ -78,7 +79,7 @@ def reward_ensemble(
         sample of the posterior, whose variance is 1 / (1 / p^2 + n / rho), at whatever pace it is approached.
         """
         known = prior_scale**2 * visits
-        return known / jnp.maximum(known + noise_variance, nets.TINY)
+        return known / jnp.maximum(known + noise_variance, TINY)
 
     def observe(memory: Tree, t: Trajectory) -> Tree:
         if not counted:

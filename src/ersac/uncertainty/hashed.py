@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import numpy as jnp
 
-from ersac import nets
+from ersac.nets.layers import normal
 from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
@@ -31,7 +31,7 @@ def hashed_counts(n_in: int, n_actions: int, bits: int, sigma_scale: float | Arr
     """`sigma_scale^2 / (1 + n)` after n visits of what shares a code; bits is at most 22."""
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        drawn = nets.normal(rng, (n_in, bits), 1.0)
+        drawn = normal(rng, (n_in, bits), 1.0)
         return Params({}, {}), Hashed(drawn, np.zeros((2**bits, n_actions), np.float32))
 
     def sigma2(params: Params, known: Tree, obs: Array, features: Array, action: Array) -> Array:

@@ -7,9 +7,10 @@ import numpy as np
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import nets
+from ersac.nets.heads import CONSTANT_FEATURE
+from ersac.nets.layers import normal
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.base import TINY, Uncertainty
 
 LEAST = 1e-5  # rho / p^2: with less, single precision lets the unseen drift with the seen
 MOST = 1e3  # what is added to an identity at a time: beside 1e7 it would be lost
@@ -38,7 +39,7 @@ def bayesian_linear(
     """
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        drawn = nets.normal(rng, (n_in, features), n_in**-0.5)
+        drawn = normal(rng, (n_in, features), n_in**-0.5)
         prior = np.tile(np.eye(features, dtype=np.float32), (n_actions, 1, 1))
         return Params({}, {}), Regression(drawn, prior)
 
@@ -56,7 +57,7 @@ def bayesian_linear(
     def observe(known: Tree, t: Trajectory) -> Tree:
         phi = unit_features(known.directions, t.obs[..., :-1, :]).reshape(-1, features)  # [B T, F]
         real = jnp.where(t.mask.reshape(-1, 1) > 0, phi, 0).astype(known.root.dtype)
-        gain = prior_scale**2 / jnp.maximum(noise_variance, LEAST * prior_scale**2 + nets.TINY)
+        gain = prior_scale**2 / jnp.maximum(noise_variance, LEAST * prior_scale**2 + TINY)
 
         def taught(root: Array, action: Array) -> Array:
             return with_visits(root, jnp.where(t.action.reshape(-1, 1) == action, real, 0), gain)
@@ -68,7 +69,7 @@ def bayesian_linear(
 
 def unit_features(directions: Array, obs: Array) -> Array:
     """Tanh features of unit length [..., F]; at an observation of zeros a constant is left."""
-    bent = jnp.tanh(obs @ directions) + nets.CONSTANT
+    bent = jnp.tanh(obs @ directions) + CONSTANT_FEATURE
     return bent / jnp.linalg.norm(bent, axis=-1, keepdims=True)
 
 
@@ -88,7 +89,7 @@ def with_visits(root: Array, phi: Array, gain: float | Array) -> Array:
     def part(state: tuple[Array, Array]) -> tuple[Array, Array]:
         root, left = state
         spread = phi @ root  # [N, F]
-        now = jnp.minimum(left, MOST / jnp.maximum(jnp.sum(jnp.square(spread)), nets.TINY))
+        now = jnp.minimum(left, MOST / jnp.maximum(jnp.sum(jnp.square(spread)), TINY))
         identity = jnp.eye(root.shape[0], dtype=root.dtype)
         lower = jnp.linalg.cholesky(identity + now * (spread.T @ spread))
         return jax.scipy.linalg.solve_triangular(lower, root.T, lower=True).T, left - now

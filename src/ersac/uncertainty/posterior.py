@@ -6,9 +6,9 @@ import numpy as np
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import nets
+from ersac.nets.layers import normal
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty, gaussian_noise
+from ersac.uncertainty.base import TINY, Uncertainty, gaussian_noise
 
 
 class PosteriorMemory(NamedTuple):
@@ -33,7 +33,7 @@ def posterior_ensemble(
     """
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        drawn = nets.normal(rng, (n_states, n_actions, members), prior_scale)
+        drawn = normal(rng, (n_states, n_actions, members), prior_scale)
         return Params({}, {}), PosteriorMemory(drawn, np.zeros((n_states, n_actions), np.float32))
 
     def sigma2(params: Params, believed: Tree, obs: Array, features: Array, action: Array) -> Array:
@@ -47,9 +47,7 @@ def posterior_ensemble(
         pair = (t.obs[..., :-1], t.action)
         visits = believed.visits.at[pair].add(t.mask)
         surprise = t.reward[..., None] + t.noise - believed.reward[pair]
-        share = prior_scale**2 / jnp.maximum(
-            prior_scale**2 * visits[pair] + noise_variance, nets.TINY
-        )
+        share = prior_scale**2 / jnp.maximum(prior_scale**2 * visits[pair] + noise_variance, TINY)
         return PosteriorMemory(
             believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits
         )

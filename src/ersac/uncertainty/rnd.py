@@ -3,13 +3,14 @@
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac import nets
+from ersac.nets.heads import Head
+from ersac.nets.layers import Net
 from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
 
 def random_network_distillation(
-    head: nets.Head, target: nets.Net, n_actions: int, outputs: int, sigma_scale: float | Array
+    head: Head, target: Net, n_actions: int, outputs: int, sigma_scale: float | Array
 ) -> Uncertainty:
     """`sigma_scale^2` times the mean squared error on random targets of unit variance, some for each action.
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
 
-from ersac import rows
+from ersac.nets import tables as table_store
 
 STATES = 40
 WIDTHS = {"a": 3, "b": {"c": 1}}  # two tables looked up by the same index
@@ -29,12 +29,12 @@ def batches(rows_in_batch: int, steps: int = 30):
 
 
 @pytest.mark.parametrize(
-    "rows_in_batch", [1, 17, rows.EQUALITY_LIMIT + 40]
+    "rows_in_batch", [1, 17, table_store.EQUALITY_LIMIT + 40]
 )  # below and above the sort
 @pytest.mark.parametrize("b2", [0.9, 0.999])
 def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, rows_in_batch):
-    rule, dense_rule = rows.row_adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
-    store = rows.store({"a": rule, "b": {"c": rule}}, WIDTHS)
+    rule, dense_rule = table_store.row_adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
+    store = table_store.make_store({"a": rule, "b": {"c": rule}}, WIDTHS)
     dense = jax.tree.map(jnp.asarray, draw_tables(1))
     data, dense_state = jnp.asarray(store.pack(draw_tables(1))), dense_rule.init(dense)
 
@@ -63,7 +63,7 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
 
 
 def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
-    store = rows.store(rows.row_adam(0.1, b1=0.9), 2)
+    store = table_store.make_store(table_store.row_adam(0.1, b1=0.9), 2)
     data = jnp.asarray(store.pack(np.ones((STATES, 2))))
     look = lambda row, gradient, time: store.update(
         data, jnp.asarray(time), jnp.array([row]), jnp.full((1, 2), gradient)
@@ -81,31 +81,37 @@ def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
 
 def test_a_clock_that_begins_again_forgets_no_step():
     """Single precision counts as far as the clock goes; a run may go further."""
-    store = rows.store(rows.row_adam(0.1, b1=0.5), 1)
+    store = table_store.make_store(table_store.row_adam(0.1, b1=0.5), 1)
     data = jnp.asarray(store.pack(np.ones((STATES, 1), np.float32)))
     look = lambda data, time: store.update(
         data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1))
     )
-    data = look(data, rows.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
-    for time in (rows.CLOCK + 1, rows.CLOCK + 2, 2 * rows.CLOCK + 4):
-        before, idle = data[3, 1], store.recall(data, jnp.asarray(time), jnp.array([3]))[2]
+    data = look(data, table_store.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
+    for time in (table_store.CLOCK + 1, table_store.CLOCK + 2, 2 * table_store.CLOCK + 4):
+        before, idle = data[3, 1], store.look_up_moments(data, jnp.asarray(time), jnp.array([3]))[2]
         data = look(data, time)
         assert data[3, 1] == before * 0.5 ** int(idle[0, 0])
     assert [
-        int(store.recall(data, jnp.asarray(2 * rows.CLOCK + later), jnp.array([3]))[2][0, 0])
+        int(
+            store.look_up_moments(data, jnp.asarray(2 * table_store.CLOCK + later), jnp.array([3]))[
+                2
+            ][0, 0]
+        )
         for later in (4, 5, 9)
     ] == [0, 1, 5]
 
 
 def test_what_is_recalled_is_what_was_kept(float64):
     store, tables = (
-        rows.store({"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}, WIDTHS),
+        table_store.make_store(
+            {"a": table_store.row_adam(0.1), "b": {"c": table_store.per_visit(0.1, 1)}}, WIDTHS
+        ),
         draw_tables(0),
     )
     data, index = jnp.asarray(store.pack(tables)), jnp.array([3, 5, 5])
     ones = jax.tree.map(lambda width: jnp.ones((3, width)), WIDTHS)
     data = store.update(data, jnp.asarray(1), index, ones)
-    found, (first, second), idle = store.recall(data, jnp.asarray(8), jnp.array([5, 3, 0]))
+    found, (first, second), idle = store.look_up_moments(data, jnp.asarray(8), jnp.array([5, 3, 0]))
     for recalled, whole in zip(*map(jax.tree.leaves, (found, store.unpack(data))), strict=True):
         np.testing.assert_array_equal(recalled, whole[jnp.array([5, 3, 0])])
     np.testing.assert_allclose(first[:, 0], [0.2, 0.1, 0])  # row 5 stood there twice
@@ -114,8 +120,8 @@ def test_what_is_recalled_is_what_was_kept(float64):
 
 
 def test_packing_loses_nothing():
-    rules = {"a": rows.row_adam(0.1), "b": {"c": rows.per_visit(0.1, 1)}}
-    store, tables = rows.store(rules, WIDTHS), draw_tables(0)
+    rules = {"a": table_store.row_adam(0.1), "b": {"c": table_store.per_visit(0.1, 1)}}
+    store, tables = table_store.make_store(rules, WIDTHS), draw_tables(0)
     data = jnp.asarray(store.pack(tables))
     index = jnp.array([[3, 5], [5, 0]])
     looked_up = store.look_up(data, index)
@@ -129,7 +135,7 @@ def test_packing_loses_nothing():
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=rows.EQUALITY_LIMIT + 30),
+    st.lists(st.integers(0, 9), min_size=1, max_size=table_store.EQUALITY_LIMIT + 30),
     st.integers(0, 2**31 - 1),
 )
 def test_duplicates_are_summed_for_every_occurrence(index, seed):
@@ -140,13 +146,13 @@ def test_duplicates_are_summed_for_every_occurrence(index, seed):
     total = np.zeros((10, 2), np.float32)
     np.add.at(total, index, gradient)
     np.testing.assert_array_equal(
-        rows.sum_duplicates(jnp.array(index), jnp.asarray(gradient)), total[index]
+        table_store.sum_duplicates(jnp.array(index), jnp.asarray(gradient)), total[index]
     )
 
 
 def test_a_visit_corrects_its_share_of_a_squared_error(float64):
     rate, steps, target = 0.2, 5, 3.0
-    store = rows.store(rows.per_visit(rate, steps), 1)
+    store = table_store.make_store(table_store.per_visit(rate, steps), 1)
     data, index = jnp.asarray(store.pack(np.zeros((STATES, 1)))), jnp.array([4, 8, 8, 8, 1])
     loss = lambda looked_up: jnp.sum(0.5 * jnp.square(looked_up - target)) / steps
     table = store.unpack(
@@ -165,7 +171,7 @@ def test_no_number_of_visits_overshoots(rate, visits):
 @functools.partial(jax.jit, static_argnums=1)
 def corrected(rate, visits):
     """Where a row at zero is after that many visits, in one batch, with an error of one."""
-    store = rows.store(rows.per_visit(rate, visits), 1)
+    store = table_store.make_store(table_store.per_visit(rate, visits), 1)
     data, index = (
         jnp.asarray(store.pack(np.zeros((2, 1), np.float32))),
         jnp.zeros(visits, jnp.int32),

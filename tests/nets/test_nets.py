@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac import config, nets
+from ersac import config
 from ersac.agents.build import make_networks, make_normaliser
 from ersac.algorithm import normalise
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, Spec
+from ersac.nets import heads, layers
 from ersac.types import Params, Trajectory
 
 HIDDEN = (8, 6)
@@ -30,7 +31,7 @@ def test_images_of_games(space):
     normaliser = make_normaliser(
         config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.NO_NORMALISATION
     )
-    net = nets.convolutional(space.shape, HIDDEN)
+    net = layers.conv_net(space.shape, HIDDEN)
     params = net.init(np.random.default_rng(0))
     obs = np.random.default_rng(1).integers(0, 256 if space.is_bytes else 2, (3, *space.shape))
     obs = jnp.asarray(obs, jnp.uint8 if space.is_bytes else jnp.float32)
@@ -47,16 +48,16 @@ def test_images_of_games(space):
 def test_filters_fit_into_images_of_any_size():
     for side in (1, 2, 3, 5, 23, 24, 30, 35, 36, 37, 96):
         for shape in ((side, side, 1), (side, 50, 2)):
-            net = nets.convolutional(shape, (4,))
-            assert nets.dense_torso(net, shape).width == 4
+            net = layers.conv_net(shape, (4,))
+            assert heads.dense_torso(net, shape).width == 4
 
 
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (nets.mlp((2, 3), HIDDEN), (2, 3)),
-        (nets.convolutional((6, 7, 2), HIDDEN), (6, 7, 2)),
-        (nets.flax_net(FLAX, (6, 7, 2)), (6, 7, 2)),
+        (layers.mlp((2, 3), HIDDEN), (2, 3)),
+        (layers.conv_net((6, 7, 2), HIDDEN), (6, 7, 2)),
+        (layers.flax_net(FLAX, (6, 7, 2)), (6, 7, 2)),
     ],
     ids=["layers", "filters", "flax"],
 )
@@ -64,7 +65,7 @@ def test_one_of_many_is_one_alone(net, shape):
     params = jax.tree.map(jnp.asarray, net.init(np.random.default_rng(0)))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, *shape)).astype(np.float32))
     apply = jax.jit(net.apply)
-    many, width = apply(params, obs), nets.dense_torso(net, shape).width
+    many, width = apply(params, obs), heads.dense_torso(net, shape).width
     assert many.shape == (2, 3, width)
     for one in (
         apply(params, obs[1, 2]),
@@ -75,10 +76,10 @@ def test_one_of_many_is_one_alone(net, shape):
     assert not np.allclose(many[1, 2], many[0, 2])
 
 
-@pytest.mark.parametrize(("make", "shape"), [(nets.mlp, (4,)), (nets.convolutional, (6, 6, 1))])
+@pytest.mark.parametrize(("make", "shape"), [(layers.mlp, (4,)), (layers.conv_net, (6, 6, 1))])
 def test_a_random_network_is_as_wide_everywhere(make, shape):
     """At an observation of zeros as at large ones; and what it says of opposite observations has nothing to do with one another."""
-    prior = nets.random_net(make(shape, (64,)), shape, 4000, scale=0.3)
+    prior = heads.random_net(make(shape, (64,)), shape, 4000, scale=0.3)
     params = jax.tree.map(jnp.asarray, prior.init(np.random.default_rng(0)))
     one = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     told = {
@@ -114,7 +115,7 @@ def test_patches_times_filters_are_a_convolution(side, stride, shape):
         images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     np.testing.assert_allclose(
-        nets.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4
+        layers.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4
     )
 
 
@@ -129,7 +130,7 @@ class Mirrored:
     """A network, its first parameters, and what it says of one observation."""
 
     def __init__(self, space, hidden, n_out, upper_share, seed=0, init_scale=1.0):
-        self.head = nets.mirrored_mlp(space, hidden, n_out, upper_share, init_scale)
+        self.head = heads.mirrored_mlp(space, hidden, n_out, upper_share, init_scale)
         self.params = jax.tree.map(jnp.asarray, self.head.init(np.random.default_rng(seed)))
 
     def told(self, params: Params, obs):
@@ -264,14 +265,14 @@ def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):
 
 def test_units_that_come_in_pairs_have_even_numbers():
     with pytest.raises(SettingsError, match="even"):
-        nets.mirrored_mlp(Discrete(4), (8, 7), 1, 0.1)
+        heads.mirrored_mlp(Discrete(4), (8, 7), 1, 0.1)
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])
 def test_all_that_is_on_the_sphere_has_one_length_and_keeps_its_own_as_an_angle(float64, n):
     obs = jnp.asarray(np.random.default_rng(0).normal(size=(6, n)))
     for unit in (0.0, 1e-6, 1.0, 1e6):
-        put = nets.on_sphere(unit * obs)
+        put = layers.on_sphere(unit * obs)
         np.testing.assert_allclose(jnp.mean(jnp.square(put), axis=-1), 1, rtol=1e-12)
         np.testing.assert_allclose(put[:, :-1], unit * obs * put[:, -1:], rtol=1e-12)
 
@@ -307,7 +308,7 @@ def correlation(told: np.ndarray) -> float:
 def test_random_features_are_as_wide_everywhere_and_tell_states_apart(shown, seed):
     """Over 2,000 outputs, which are as many draws: a standard deviation's own is 1.6 per cent."""
     space, obs = SHOWN[shown]
-    prior = nets.random_features(space, 256, 2000, scale=0.3)
+    prior = heads.random_features(space, 256, 2000, scale=0.3)
     told = np.asarray(prior.apply(prior.init(np.random.default_rng(seed)), obs[:40]))
     np.testing.assert_allclose(told.std(axis=1), 0.3, rtol=0.08)
     assert correlation(told) < 0.15
@@ -316,21 +317,21 @@ def test_random_features_are_as_wide_everywhere_and_tell_states_apart(shown, see
 @pytest.mark.parametrize("n", [25, 400])
 def test_a_random_network_on_raw_one_hot_vectors_tells_no_state_from_another(n):
     """Which is why random features are not one: its biases are all that it sees."""
-    prior = nets.random_net(nets.mlp((n,), (256,)), (n,), 2000, scale=0.3)
+    prior = heads.random_net(layers.mlp((n,), (256,)), (n,), 2000, scale=0.3)
     told = np.asarray(prior.apply(prior.init(np.random.default_rng(0)), jnp.eye(n)[:40]))
     assert correlation(told) > 0.9
 
 
 def test_a_scaled_gradient_leaves_the_value_as_it_is(float64):
     x, scale = jnp.array([1.5, -2.0, 0.0]), jnp.array([0.25, 3.0, 0.5])
-    value, pull_back = jax.vjp(lambda x: nets.scale_gradient(x, scale), x)
+    value, pull_back = jax.vjp(lambda x: layers.scale_gradient(x, scale), x)
     np.testing.assert_allclose(value, x, rtol=1e-15)
     np.testing.assert_allclose(pull_back(jnp.ones(3))[0], scale, rtol=1e-15)
 
 
 def test_features_of_opposite_observations_are_independent():
     """A tanh network without biases would be odd: what is learned of an observation would hold, negated, of its opposite."""
-    net = nets.mlp((5,), (4096,))
+    net = layers.mlp((5,), (4096,))
     params = net.init(np.random.default_rng(0))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=5), jnp.float32)
     assert abs(np.corrcoef(net.apply(params, obs), net.apply(params, -obs))[0, 1]) < 0.9

@@ -27,7 +27,7 @@ EQUALITY_LIMIT = 128  # rows; below it an [M, M] product is faster than a sort
 CLOCK = 2**24  # steps after which a row's clock begins again: as far as single precision counts
 
 
-class Touch(NamedTuple):
+class RowInfo(NamedTuple):
     """What an optimiser may know of the rows it moves, besides their gradient."""
 
     idle: Array  # [M, 1]         steps since the row was last touched
@@ -38,10 +38,10 @@ class Touch(NamedTuple):
 class Rule(NamedTuple):
     """An optimiser for rows [M, n]: how many moments of that shape it keeps, and the step it takes."""
 
-    map_snapshots: int
+    moments: int
     step: Callable[
-        [list[Array], Array, Touch], tuple[Array, list[Array]]
-    ]  # (moments, gradient, touch) -> (step, moments)
+        [list[Array], Array, RowInfo], tuple[Array, list[Array]]
+    ]  # (moments, gradient, info) -> (step, moments)
 
 
 class Store(NamedTuple):
@@ -50,7 +50,7 @@ class Store(NamedTuple):
     pack: Callable[[Tree], np.ndarray]  # tables, each [S, n] -> the array, before the first step
     unpack: Callable[[Array], Tree]  # the array -> its tables
     look_up: Callable[[Array, Array], Tree]  # the array, index [...] -> rows, each [..., n]
-    recall: Callable[
+    look_up_moments: Callable[
         [Array, Array, Array], tuple[Tree, list[Array], Array]
     ]  # the array, time, index -> rows, all moments, idle [..., 1]
     update: Callable[
@@ -65,18 +65,16 @@ def per_visit(rate: float | Array, steps: int) -> Rule:
     m rate / (1 + (m - 1) rate) of its mean error: below one whatever m is, where the plain sum would overshoot.
     """
 
-    def step(
-        map_snapshots: list[Array], gradient: Array, touch: Touch
-    ) -> tuple[Array, list[Array]]:
-        damping = 1 + (touch.occurrences - 1) * jnp.minimum(rate, 1.0)
-        return -rate * steps * gradient / damping, map_snapshots
+    def step(moments: list[Array], gradient: Array, info: RowInfo) -> tuple[Array, list[Array]]:
+        damping = 1 + (info.occurrences - 1) * jnp.minimum(rate, 1.0)
+        return -rate * steps * gradient / damping, moments
 
     return Rule(0, step)
 
 
 def row_descent(rate: float | Array) -> Rule:
     """Plain gradient descent."""
-    return Rule(0, lambda map_snapshots, gradient, touch: (-rate * gradient, map_snapshots))
+    return Rule(0, lambda moments, gradient, info: (-rate * gradient, moments))
 
 
 def row_adam(
@@ -87,13 +85,11 @@ def row_adam(
 ) -> Rule:
     """Adam whose moments decay by the steps a row has been idle; equal to dense Adam at b1 = 0."""
 
-    def step(
-        map_snapshots: list[Array], gradient: Array, touch: Touch
-    ) -> tuple[Array, list[Array]]:
-        first, second = map_snapshots
-        time = touch.time.astype(gradient.dtype)
-        first = b1**touch.idle * first + (1 - b1) * gradient
-        second = b2**touch.idle * second + (1 - b2) * jnp.square(gradient)
+    def step(moments: list[Array], gradient: Array, info: RowInfo) -> tuple[Array, list[Array]]:
+        first, second = moments
+        time = info.time.astype(gradient.dtype)
+        first = b1**info.idle * first + (1 - b1) * gradient
+        second = b2**info.idle * second + (1 - b2) * jnp.square(gradient)
         size = jnp.sqrt(second / (1 - b2**time)) + eps
         return -learning_rate / (1 - b1**time) * first / size, [first, second]
 
@@ -124,11 +120,11 @@ def steps_since(touched: Array, time: Array) -> Array:
     return jnp.where(steps < 0, steps + CLOCK, steps)
 
 
-def store(rules: Tree, widths: Tree) -> Store:
+def make_store(rules: Tree, widths: Tree) -> Store:
     """Tables of those widths, each moved by its own rule (two trees of the same names)."""
     each, names = jax.tree.flatten(rules, is_leaf=lambda x: isinstance(x, Rule))
     spans = jax.tree.leaves(widths)
-    kept = [span for rule, span in zip(each, spans, strict=True) for _ in range(rule.map_snapshots)]
+    kept = [span for rule, span in zip(each, spans, strict=True) for _ in range(rule.moments)]
     edges = [0, *itertools.accumulate([*spans, *kept])]
     cut = lambda data: [data[..., a:b] for a, b in itertools.pairwise(edges)]
 
@@ -139,7 +135,7 @@ def store(rules: Tree, widths: Tree) -> Store:
     def unpack(data: Array) -> Tree:
         return jax.tree.unflatten(names, cut(data)[: len(spans)])
 
-    def recall(data: Array, time: Array, index: Array) -> tuple[Tree, list[Array], Array]:
+    def look_up_moments(data: Array, time: Array, index: Array) -> tuple[Tree, list[Array], Array]:
         parts = [
             data[index, a:b] for a, b in itertools.pairwise(edges)
         ]  # one by one: what is not asked for is not read
@@ -160,12 +156,12 @@ def store(rules: Tree, widths: Tree) -> Store:
         )
         rows = data[index]  # [M, W]
         parts = cut(rows)
-        parameters, map_snapshots = parts[: len(spans)], iter(parts[len(spans) :])
-        touch = Touch(steps_since(rows[:, -1:], time), occurrences, time)
+        parameters, moments = parts[: len(spans)], iter(parts[len(spans) :])
+        info = RowInfo(steps_since(rows[:, -1:], time), occurrences, time)
         moved, remembered = [], []
         for rule, old, gradient in zip(each, parameters, summed, strict=True):
             step, new_moments = rule.step(
-                list(itertools.islice(map_snapshots, rule.map_snapshots)), gradient, touch
+                list(itertools.islice(moments, rule.moments)), gradient, info
             )
             moved.append(old + step)
             remembered += new_moments
@@ -175,11 +171,15 @@ def store(rules: Tree, widths: Tree) -> Store:
         )
 
     return Store(
-        pack, unpack, lambda data, index: unpack(data[index, : edges[len(spans)]]), recall, update
+        pack,
+        unpack,
+        lambda data, index: unpack(data[index, : edges[len(spans)]]),
+        look_up_moments,
+        update,
     )
 
 
-def nothing(names: Iterable[str]) -> Store:
+def empty_store(names: Iterable[str]) -> Store:
     """Where there are no tables: an array of no rows, in which nothing is found and nothing is moved."""
     empty: Tree = {name: {} for name in names}
     no_idle = lambda data, index: jnp.zeros((*index.shape[:1], 1), data.dtype)

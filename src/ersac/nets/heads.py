@@ -1,8 +1,6 @@
-"""Torsos and heads behind two small seams: plain pytrees, any flax module fits."""
+"""Torsos, heads and fixed random priors."""
 
-import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,19 +9,14 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac.config import SettingsError
-from ersac.envs.base import Box, Discrete, Space
+from ersac.envs.base import Discrete, Space
+from ersac.nets.layers import Net, add_bias, flatten_obs, linear, normal, on_sphere, sphere_size
 from ersac.types import Array, Params, Rng, Tree
 
-TINY = 1e-30  # a variance below which nothing is divided: where neither prior nor noise has any
 FEW_ENTRIES = 10  # of an observation, up to which a prior has to be bent to be rich enough
-CONSTANT = 1e-6  # a feature of random networks: negligible beside any that does not vanish
 
 
-class Net(NamedTuple):
-    """A function with parameters."""
-
-    init: Callable[[Rng], Tree]
-    apply: Callable[[Tree, Array], Array]
+CONSTANT_FEATURE = 1e-6  # a feature of random networks: negligible beside any that does not vanish
 
 
 class Torso(NamedTuple):
@@ -41,27 +34,6 @@ class Head(NamedTuple):
     init: Callable[[Rng], Params]
     apply: Callable[[Tree, Tree, Array, Array], Array]  # dense, rows, obs, features -> [..., n_out]
     rows: dict[str, int]  # the tables it has, by name, and their widths
-
-
-def normal(rng: Rng, shape: tuple[int, ...], scale: float) -> np.ndarray:
-    """Normal draws of a standard deviation, in single precision."""
-    return np.float32(scale) * rng.standard_normal(shape, np.float32)
-
-
-def linear(n_in: int, n_out: int, gain: float = 1.0, bias: float = 0.0) -> Net:
-    """`x w + b` with normal weights of standard deviation gain / sqrt(n_in); `bias`: that of the biases."""
-    biases = lambda rng: (
-        normal(rng, (n_out,), bias) if bias else np.zeros(n_out, np.float32)
-    )  # of which none takes a draw
-    return Net(
-        lambda rng: {"w": normal(rng, (n_in, n_out), gain / n_in**0.5), "b": biases(rng)},
-        lambda params, x: add_bias(x @ params["w"], params["b"]),
-    )
-
-
-def add_bias(x: Array, bias: Array) -> Array:
-    """Add a vector to the last axis, spelled out because the tests let no rank be promoted silently."""
-    return x + jnp.broadcast_to(bias, x.shape)
 
 
 def row_torso(n_states: int, hidden: Sequence[int], row_scale: float) -> Torso:
@@ -92,124 +64,19 @@ def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
     """
     net = linear(width, n_out, gain)
     return Head(
-        lambda rng: Params(net.init(rng), {"own": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, obs, features: net.apply(dense, features) + rows["own"],
-        {"own": n_out},
+        lambda rng: Params(net.init(rng), {"row": np.zeros((n_states, n_out), np.float32)}),
+        lambda dense, rows, obs, features: net.apply(dense, features) + rows["row"],
+        {"row": n_out},
     )
 
 
 def table_head(n_states: int, n_out: int) -> Head:
     """A head that is nothing but rows: what it says of one state is independent of what it says of another."""
     return Head(
-        lambda rng: Params({}, {"own": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, obs, features: rows["own"],
-        {"own": n_out},
+        lambda rng: Params({}, {"row": np.zeros((n_states, n_out), np.float32)}),
+        lambda dense, rows, obs, features: rows["row"],
+        {"row": n_out},
     )
-
-
-def mlp(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
-    """A tanh network on arrays, laid flat.
-
-    Without biases in its first layer it would be odd: what is learned of an observation would be taken for known, with its sign turned,
-    of the opposite one. With these, features of opposite observations of unit variance are independent.
-    """
-    first, *others = itertools.pairwise((math.prod(shape), *hidden))
-    layers = [linear(*first, bias=1.0), *(linear(*widths) for widths in others)]
-
-    def apply(params: Tree, obs: Array) -> Array:
-        x = obs.reshape(*_leading(obs, shape), -1)
-        for layer, own in zip(layers, params, strict=True):
-            x = jnp.tanh(layer.apply(own, x))
-        return x
-
-    return Net(lambda rng: [layer.init(rng) for layer in layers], apply)
-
-
-class Filters(NamedTuple):
-    """One convolution: how many filters, how large they are, how far apart."""
-
-    channels: int
-    side: int
-    stride: int
-
-
-SMALL_IMAGE = 36  # pixels, the fewest that the large filters fit into; below it one layer of small ones, as MinAtar's own agents have it
-SMALL_FILTERS = (Filters(16, 3, 1),)
-FILTERS = (Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3, 1))  # those of Mnih et al. 2015
-
-
-def convolutional(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
-    """A ReLU network on images [height, width, channels]: filters chosen by their size, then layers of those widths."""
-    least = min(shape[:2])
-    filters = (
-        FILTERS if least >= SMALL_IMAGE else SMALL_FILTERS if least >= SMALL_FILTERS[0].side else ()
-    )
-    channels = (shape[-1], *(each.channels for each in filters))
-    side = lambda pixels: functools.reduce(
-        lambda n, each: (n - each.side) // each.stride + 1, filters, pixels
-    )
-    flat = side(shape[0]) * side(shape[1]) * channels[-1]
-    layers = [
-        linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise((flat, *hidden))
-    ]
-
-    def init(rng: Rng) -> Tree:
-        fan_in = [each.side**2 * n_in for each, n_in in zip(filters, channels, strict=False)]
-        shapes = [
-            (each.side, each.side, n_in, each.channels)
-            for each, n_in in zip(filters, channels, strict=False)
-        ]
-        convolutions = [
-            {"w": normal(rng, shape, (2 / n) ** 0.5), "b": np.zeros(shape[-1], np.float32)}
-            for shape, n in zip(shapes, fan_in, strict=True)
-        ]
-        return {"convolutions": convolutions, "layers": [layer.init(rng) for layer in layers]}
-
-    def apply(params: Tree, obs: Array) -> Array:
-        leading = _leading(obs, shape)
-        x = obs.reshape(-1, *shape)
-        for each, own in zip(filters, params["convolutions"], strict=True):
-            weights = own["w"].reshape(-1, each.channels)
-            x = jax.nn.relu(add_bias(patches(x, each.side, each.stride) @ weights, own["b"]))
-        x = x.reshape(*leading, -1)
-        for layer, own in zip(layers, params["layers"], strict=True):
-            x = jax.nn.relu(layer.apply(own, x))
-        return x
-
-    return Net(init, apply)
-
-
-def patches(x: Array, side: int, stride: int) -> Array:
-    """The squares of an image [B, height, width, channels] that a filter looks at, laid flat [B, rows, columns, side side channels].
-
-    A product of matrices is left of a convolution. XLA has a fast one for the cores, but not where each seed has filters of its own.
-    """
-    last = lambda pixels, offset: pixels - side + offset + 1
-    shifted = [
-        x[:, i : last(x.shape[1], i) : stride, j : last(x.shape[2], j) : stride]
-        for i in range(side)
-        for j in range(side)
-    ]
-    return jnp.concatenate(shifted, axis=-1)
-
-
-def flax_net(module: Any, shape: tuple[int, ...]) -> Net:
-    """Any flax module that takes observations [..., *shape] to features [..., n]."""
-    try:
-        hash(module)
-    except (TypeError, ValueError) as error:
-        raise SettingsError(
-            "a torso has to be hashable, as all settings are: write its lists as tuples"
-        ) from error
-
-    def init(rng: Rng) -> Tree:
-        return module.init(jax.random.key(int(rng.integers(2**31))), jnp.zeros(shape))
-
-    return Net(init, module.apply)
-
-
-def _leading(obs: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return obs.shape[: obs.ndim - len(shape)]
 
 
 def dense_torso(net: Net, shape: tuple[int, ...]) -> Torso:
@@ -293,7 +160,7 @@ def mirrored_mlp(
         first = (
             rows["first"]
             if looked_up
-            else on_sphere(flat(obs, inputs)) @ dense["first"] / n_in**0.5
+            else on_sphere(flatten_obs(obs, inputs)) @ dense["first"] / n_in**0.5
         )
         x = jax.nn.relu(first_scale * first)
         for weights in dense["inner"]:
@@ -301,26 +168,6 @@ def mirrored_mlp(
         return top_scale / (init_scale * hidden[-1] ** 0.5) * (x @ dense["top"])
 
     return Head(init, apply, {"first": hidden[0]} if looked_up else {})
-
-
-def on_sphere(x: Array) -> Array:
-    """Vectors [..., n] with a constant 1 appended, brought to a root mean square of 1 [..., n + 1].
-
-    All then have one tangent kernel, so that a rate per visit means the same at each; the constant keeps their length visible, as an angle.
-    """
-    x = jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
-    return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
-
-
-def sphere_size(inputs: Space) -> int:
-    """Entries of an observation as a network takes it: one-hot, or `on_sphere`."""
-    return inputs.n if isinstance(inputs, Discrete) else inputs.size + 1
-
-
-def flat(obs: Array, inputs: Space) -> Array:
-    """Observations [..., *shape] laid flat [..., n]."""
-    assert isinstance(inputs, Box)
-    return obs.reshape(*_leading(obs, inputs.shape), inputs.size)
 
 
 def no_torso() -> Torso:
@@ -353,7 +200,7 @@ def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
             return params[obs]
         return (
             _unit_length(
-                jnp.tanh(on_sphere(flat(obs, inputs)) @ params["first"] * (bend / n_in**0.5))
+                jnp.tanh(on_sphere(flatten_obs(obs, inputs)) @ params["first"] * (bend / n_in**0.5))
             )
             @ params["top"]
         )
@@ -380,7 +227,9 @@ def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Ne
 
     def apply(params: Tree, obs: Array) -> Array:
         features = net.apply(params["net"], obs)
-        features = jnp.concatenate([features, jnp.full_like(features[..., :1], CONSTANT)], axis=-1)
+        features = jnp.concatenate(
+            [features, jnp.full_like(features[..., :1], CONSTANT_FEATURE)], axis=-1
+        )
         return (features / jnp.linalg.norm(features, axis=-1, keepdims=True)) @ params["top"]
 
     return Net(
@@ -395,9 +244,3 @@ def limit_logit_gap(logits: Array, limit: float | Array) -> Array:
     """
     below = logits - jnp.max(logits, axis=-1, keepdims=True)
     return below + jax.lax.stop_gradient(jnp.maximum(below, -limit) - below)
-
-
-def scale_gradient(x: Array, scale: float | Array) -> Array:
-    """x forwards, exactly, however large the scale; its gradient times `scale` backwards."""
-    still = jax.lax.stop_gradient(x)
-    return still + scale * (x - still)
