@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import peers
-from ersac.envs import gym
+from ersac.envs.gym.spaces import observation_codec
 from ersac.sweeps import ladder
 
 
@@ -48,7 +48,7 @@ def test_peer_observations_equal_ours():
     recorder = peers.EpisodeRecorder(budget=10, target=None)
     theirs = peers.make_recorded_env("doorkey-16-fixed", 4, recorder)
     ours = ladder.TASKS["doorkey-16-fixed"].one(4)
-    _, encode = gym.observation_codec(ours.observation_space)
+    _, encode = observation_codec(ours.observation_space)
     batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
     np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])
     np.testing.assert_array_equal(theirs.step(2)[0], encode(batch(ours.step(2)[0]))[0])

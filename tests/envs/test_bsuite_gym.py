@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from ersac.envs import bsuite_gym, checker, gym, tasks
+from ersac.envs import bsuite_gym, lock_gym
+from ersac.envs.gym.check import findings
+from ersac.envs.gym.make import env_factory
+from ersac.envs.gym.minigrid import FixedLayout
 
 
 class Scripted(dm_env.Environment):
@@ -82,16 +85,14 @@ def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
 @pytest.mark.parametrize("name", ["cartpole_swingup/0", "deep_sea/0", "deep_sea_stochastic/0"])
 def test_the_checker_finds_nothing_fatal(name):
     assert not [
-        finding
-        for finding in checker.findings(partial(bsuite_gym.load_bsuite, name))
-        if finding.fatal
+        finding for finding in findings(partial(bsuite_gym.load_bsuite, name)) if finding.fatal
     ]
 
 
 def test_the_lock_opens_to_its_keys_only():
-    env = pickle.loads(pickle.dumps(tasks.make_lock_env))()
+    env = pickle.loads(pickle.dumps(lock_gym.make_lock_env))()
     env.reset()
-    opened = [env.step(int(key))[:2] for key in tasks.Lock.KEYS[:10]]
+    opened = [env.step(int(key))[:2] for key in lock_gym.CombinationLock.KEYS[:10]]
     assert opened == [(n, float(n == 10)) for n in range(1, 11)]
     assert env.step(0)[0] == 0  # closed again
     assert [env.step(3)[0], env.step(0)[0], env.step(1)[0]] == [1, 2, 0]
@@ -104,13 +105,13 @@ def test_a_fixed_layout_is_that_of_the_reseed_wrapper():
     name = "MiniGrid-DoorKey-8x8-v0"
     theirs = ReseedWrapper(gymnasium.make(name), seeds=[4])
     theirs.reset()
-    wanted, ours = theirs.unwrapped.grid.encode(), tasks.fixed_grid(name, 4)
+    wanted, ours = theirs.unwrapped.grid.encode(), FixedLayout(env_factory(name)(), 4)
     for seed in (None, 0, 9):
         ours.reset(seed=seed)
         np.testing.assert_array_equal(ours.unwrapped.grid.encode(), wanted)
-    other = tasks.fixed_grid(name, 5)
+    other = FixedLayout(env_factory(name)(), 5)
     other.reset()
     assert not np.array_equal(other.unwrapped.grid.encode(), wanted)
     assert (
-        ours.observation_space == gym.resolve(name)().observation_space
+        ours.observation_space == env_factory(name)().observation_space
     )  # codes, as a grid of that id has

@@ -15,7 +15,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete, HostStep
-from ersac.envs.gym import action_codec, host_env, observation_codec, resolve
+from ersac.envs.gym.make import env_factory, host_env
+from ersac.envs.gym.spaces import action_codec, observation_codec
 from ersac.runs.exits import Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
@@ -161,14 +162,14 @@ def test_frames_of_images_are_channels():
 
 def test_whole_numbers_cannot_be_stacked():
     with pytest.raises(SettingsError, match="set frames to 1"):
-        host_env(resolve("Taxi-v4"), "Taxi-v4", 1, frames=2)
+        host_env(env_factory("Taxi-v4"), "Taxi-v4", 1, frames=2)
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_side_by_side_they_are_what_each_is_alone(name):
     """Seeds included: environment i has seed + i, and goes on with its own random numbers from episode to episode."""
     steps, envs, seed = 230, 2, 7
-    make = resolve(name)
+    make = env_factory(name)
     env = host_env(make, name, envs)
     actions = chosen(env, steps)
     first, answers = play(env, seed, actions)
@@ -223,7 +224,7 @@ def test_seeds_reach_the_actions_that_an_environment_draws_itself():
 
 
 def test_the_mountain_car_is_cut_and_nothing_ends():
-    env = host_env(resolve("MountainCar-v0"), "MountainCar-v0", 1)
+    env = host_env(env_factory("MountainCar-v0"), "MountainCar-v0", 1)
     _, steps = play(env, 0, np.ones((201, 1), np.int32))
     assert np.flatnonzero(steps.ended).tolist() == [199]
     assert (
@@ -234,7 +235,7 @@ def test_the_mountain_car_is_cut_and_nothing_ends():
 
 
 def test_the_spaces_of_real_ones():
-    spaces_of = lambda name: host_env(resolve(name), name, 1)[1:3]
+    spaces_of = lambda name: host_env(env_factory(name), name, 1)[1:3]
     assert spaces_of("CartPole-v1") == (Box((4,)), Discrete(2))
     assert spaces_of("Taxi-v4") == (Discrete(500), Discrete(6))
     assert spaces_of("Blackjack-v1") == (Box((32 + 11 + 2,)), Discrete(2))
@@ -245,7 +246,7 @@ def test_the_spaces_of_real_ones():
 def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
     wrappers = pytest.importorskip("minigrid.wrappers")
     oracle = wrappers.OneHotPartialObsWrapper(gymnasium.make(GRID))
-    env = host_env(resolve(GRID), GRID, 1)
+    env = host_env(env_factory(GRID), GRID, 1)
     first, steps = play(env, 3, chosen(env, 20))
     theirs = [oracle.reset(seed=3)[0]] + [
         oracle.step(int(action))[0] for action in chosen(env, 20)[:, 0]
@@ -413,15 +414,15 @@ class TestNames:
         with pytest.raises(
             SettingsError, match=r"unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "
         ):
-            resolve("CartPol-v1")
+            env_factory("CartPol-v1")
 
     def test_a_version_is_part_of_a_name(self):
         with pytest.raises(SettingsError, match=r"did you mean Taxi-v4\?"):
-            resolve("Taxi")
+            env_factory("Taxi")
 
     def test_one_that_is_far_from_all_is_told_how_to_import(self):
         with pytest.raises(SettingsError, match=r"write package\.module:Id-v0"):
-            resolve("zzzzzzzz")
+            env_factory("zzzzzzzz")
 
     def test_a_module_is_imported_first(self, tmp_path, monkeypatch):
         (tmp_path / "ersac_test_worlds.py").write_text(
@@ -429,7 +430,7 @@ class TestNames:
         )
         monkeypatch.syspath_prepend(tmp_path)
         try:
-            env = resolve("ersac_test_worlds:Far-v0")()
+            env = env_factory("ersac_test_worlds:Far-v0")()
             assert env.spec.max_episode_steps == 3
         finally:
             gymnasium.registry.pop("Far-v0", None)
@@ -438,16 +439,16 @@ class TestNames:
         with pytest.raises(
             SettingsError, match=r"ersac_nowhere cannot be imported: ModuleNotFoundError: No module"
         ):
-            resolve("ersac_nowhere:Far-v0")
+            env_factory("ersac_nowhere:Far-v0")
         (tmp_path / "ersac_test_broken.py").write_text("raise ValueError('one\\ntwo')\n")
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(SettingsError, match=r"cannot be imported: ValueError: one$"):
-            resolve("ersac_test_broken:Far-v0")
+            env_factory("ersac_test_broken:Far-v0")
 
     def test_minigrid_is_asked_for_where_it_is_missing(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "minigrid", None)
         with pytest.raises(SettingsError, match=r'needs minigrid: pip install "ersac\[gym\]"'):
-            resolve(GRID)
+            env_factory(GRID)
 
 
 class TestFailures:
@@ -482,7 +483,7 @@ class TestFailures:
 class TestWorkers:
     def test_bits_do_not_depend_on_them_and_only_death_ends_one(self):
         """Three environments on two workers, which a Ctrl-C or an order to the whole group reaches as well."""
-        make = resolve("CartPole-v1")
+        make = env_factory("CartPole-v1")
         near, far = (host_env(make, "CartPole-v1", 3, workers, frames=2) for workers in (0, 2))
         try:
             assert far[:4] == near[:4]

@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 from ersac import api
-from ersac.envs import gym
+from ersac.envs.gym import make, workers
 from ersac.runs.exits import NonFinite, Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
@@ -25,7 +25,7 @@ SEEN = np.zeros(2, np.float32)
 LEARNER = """
 import multiprocessing, sys, time
 import gymnasium, numpy as np
-from ersac.envs.gym import host_env
+from ersac.envs.gym.make import host_env
 
 class Stuck(gymnasium.Env):
     observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
@@ -94,10 +94,10 @@ def test_what_becomes_of_a_worker_is_told_in_one_line(what):
 
 
 def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
-    env = gym.host_env(lambda: Faulty("hangs"), "faulty", 2, workers=2)
+    env = make.host_env(lambda: Faulty("hangs"), "faulty", 2, workers=2)
     try:
         env.reset(0)
-        monkeypatch.setattr(gym, "ANSWER_SECONDS", 3.0)
+        monkeypatch.setattr(workers, "ANSWER_SECONDS", 3.0)
         with pytest.raises(
             Resumable,
             match=r"^faulty: a worker has not answered for 3 s: look for what its step or reset waits for$",

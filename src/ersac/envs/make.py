@@ -24,9 +24,10 @@ def check_fits(settings: config.Environment, tell: Callable[[str], None]) -> Non
     if isinstance(settings, config.Gymnax):
         make_env(settings)
     if isinstance(settings, config.Gym):
-        from ersac.envs import checker, gym
+        from ersac.envs.gym.check import check_env
+        from ersac.envs.gym.make import env_factory
 
-        checker.check_env(settings.make or gym.resolve(settings.id), tell)
+        check_env(settings.make or env_factory(settings.id), tell)
 
 
 def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
@@ -44,10 +45,9 @@ def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
 
 def make_host_env(settings: config.Gym) -> HostEnv:
     """The environments on the host that some settings describe."""
-    from ersac.envs import gym  # an extra
+    from ersac.envs.gym.make import env_factory, host_env, reward_threshold  # an extra
 
-    make = settings.make or gym.resolve(settings.id)
-    env = gym.host_env(make, settings.id, settings.envs, settings.workers, settings.frames)
-    return env._replace(
-        target=gym.threshold(settings.id) if settings.target is None else settings.target
-    )
+    make = settings.make or env_factory(settings.id)
+    env = host_env(make, settings.id, settings.envs, settings.workers, settings.frames)
+    target = reward_threshold(settings.id) if settings.target is None else settings.target
+    return env._replace(target=target)

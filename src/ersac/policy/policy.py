@@ -254,7 +254,7 @@ def senses_of(env: config.Environment) -> SpaceCodec:
     require_env_package(env)
     if not env.on_host:
         return pure_senses(spec_of(make_env(env)))
-    from ersac.envs import spaces
+    from ersac.envs.gym import spaces
 
     one = make_rendered_env(env)
     try:
@@ -296,19 +296,19 @@ def pure_senses(spec: Spec) -> SpaceCodec:
 
 def gym_senses(env: config.Gym, told: dict[str, Any]) -> SpaceCodec:
     """Those for an environment whose spaces are Gymnasium's, from what a file has of them."""
-    from ersac.envs import gym, spaces
+    from ersac.envs.gym import spaces
 
     space = spaces.space_from_json(told["observation"])
-    single, encode = gym.observation_codec(space)
-    observations, begun, slid = gym.frame_stack(single, env.frames, env.id)
-    actions, decode = gym.action_codec(spaces.space_from_json(told["action"]))
+    single, encode = spaces.observation_codec(space)
+    stack = spaces.frame_stack(single, env.frames, env.id)
+    actions, decode = spaces.action_codec(spaces.space_from_json(told["action"]))
     return SpaceCodec(
-        spec=Spec(env.id, observations, actions, env.envs),
+        spec=Spec(env.id, stack.space, actions, env.envs),
         told=told,
-        encode=lambda obs: encode(spaces.alone(space, obs)),
+        encode=lambda obs: encode(spaces.batch_of_one(space, obs)),
         decode=lambda taken: decode(taken)[0],
-        begun=begun,
-        slid=lambda window, seen: slid(window, seen, np.zeros(1, bool)),
+        begun=stack.reset,
+        slid=lambda window, seen: stack.push(window, seen, np.zeros(1, bool)),
     )
 
 

@@ -64,11 +64,11 @@ def require_env_factory(env: config.Gym) -> None:
 
 def make_rendered_env(env: config.Gym, **options: Any) -> Any:
     """One environment of Gymnasium by itself, with options where its maker takes them."""
-    from ersac.envs import gym
+    from ersac.envs.gym.make import env_factory
 
     require_env_factory(env)
     make = (
-        gym.resolve(env.id, **options)
+        env_factory(env.id, **options)
         if env.make is None
         else partial(env.make, **(options if takes(env.make, options) else {}))
     )

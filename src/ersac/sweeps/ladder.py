@@ -39,21 +39,22 @@ ANY_PAY = 0.05  # a grid pays from 0.1 to 1 for its goal, and else nothing
 
 def make_sea(depth: int, noise: int, seed: int) -> Any:
     """A sea whose map is that of the seed."""
-    from ersac.envs.sea_gym import OneHotDeepSea  # an extra, as all of these
+    from ersac.envs.deep_sea_gym import OneHotDeepSea  # an extra, as all of these
 
     return OneHotDeepSea(depth, seed, noise)
 
 
 def make_grid(name: str, seed: int) -> Any:
     """A grid whose layout is that of the seed."""
-    from ersac.envs.tasks import fixed_grid
+    from ersac.envs.gym.make import env_factory
+    from ersac.envs.gym.minigrid import FixedLayout
 
-    return fixed_grid(name, seed)
+    return FixedLayout(env_factory(name)(), seed)
 
 
 def make_lock(seed: int) -> Any:
     """The lock, which is the same for every seed."""
-    from ersac.envs.tasks import make_lock_env
+    from ersac.envs.lock_gym import make_lock_env
 
     return make_lock_env()
 
@@ -83,9 +84,9 @@ class Task(NamedTuple):
 
     def one(self, seed: int) -> Any:
         """One such environment of Gymnasium, whoever is to learn in it."""
-        from ersac.envs.gym import resolve
+        from ersac.envs.gym.make import env_factory
 
-        return resolve(self.env.id)() if self.make is None else self.make(seed)
+        return env_factory(self.env.id)() if self.make is None else self.make(seed)
 
 
 TASKS: dict[str, Task] = {

@@ -12,10 +12,10 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium")
 
 from ersac.config import SettingsError  # noqa: E402
-from ersac.envs import checker  # noqa: E402
 from ersac.envs.base import Discrete  # noqa: E402
-from ersac.envs.checker import check_env, findings  # noqa: E402
-from ersac.envs.gym import host_env  # noqa: E402
+from ersac.envs.gym import check  # noqa: E402
+from ersac.envs.gym.check import check_env, findings  # noqa: E402
+from ersac.envs.gym.make import host_env  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 import broken  # noqa: E402
@@ -340,7 +340,7 @@ def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
 
 
 def test_a_slow_environment_is_looked_at_for_as_long_as_fits(monkeypatch):
-    monkeypatch.setattr(checker, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.0)
     assert [finding.text for finding in findings(broken.Walk)] == [
         "only 1 of 200 steps were checked in 0 s: training will be as slow"
     ]
@@ -377,6 +377,6 @@ def test_only_the_first_episode_is_seeded():
 
 def test_it_needs_no_jax():
     subprocess.run(
-        [sys.executable, "-c", "import sys, ersac.envs.checker; sys.exit('jax' in sys.modules)"],
+        [sys.executable, "-c", "import sys, ersac.envs.gym.check; sys.exit('jax' in sys.modules)"],
         check=True,
     )

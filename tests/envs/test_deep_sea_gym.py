@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from ersac.envs import checker
 from ersac.envs.deep_sea import deep_sea
-from ersac.envs.sea_gym import OneHotDeepSea
+from ersac.envs.deep_sea_gym import OneHotDeepSea
+from ersac.envs.gym.check import findings
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
@@ -64,5 +64,5 @@ def test_noise_follows_the_cell_and_is_new_at_every_step_but_the_same_for_one_se
 @pytest.mark.parametrize("noise", [0, 8])
 def test_the_checker_finds_nothing_fatal(noise):
     assert not [
-        finding for finding in checker.findings(lambda: OneHotDeepSea(6, 0, noise)) if finding.fatal
+        finding for finding in findings(lambda: OneHotDeepSea(6, 0, noise)) if finding.fatal
     ]

@@ -1,0 +1,242 @@
+"""Gymnasium spaces: encoding observations, decoding actions, stacking frames, and JSON. No jax here.
+
+A saved policy stores its spaces as JSON, so that it can be loaded without its environment.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ersac.config import SettingsError
+from ersac.envs.base import Box, Discrete, Space
+
+TABLE_LIMIT = 100_000  # a MultiDiscrete of at most so many states becomes Discrete: tables apply
+LEFT_OUT = spaces.Text(1)  # stands for what agents cannot observe: text, graphs, sequences
+
+Encode = Callable[
+    [Any], np.ndarray
+]  # N observations, batched by Gymnasium -> [N, ...], a new array
+
+
+def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
+    """The agent's observation space for a Gymnasium space, and the function that encodes a batch.
+
+    A Dict or a Tuple becomes one vector; text, graphs and sequences in it are left out.
+    """
+    match space:
+        case spaces.Discrete():
+            return Discrete(int(space.n)), lambda obs: (obs - space.start).astype(np.int32)
+        case spaces.MultiDiscrete() if (n := math.prod(space.nvec.ravel().tolist())) <= TABLE_LIMIT:
+            sizes = space.nvec.ravel()
+            strides = np.append(np.cumprod(sizes[:0:-1])[::-1], 1)  # the last entry varies fastest
+            return Discrete(n), lambda obs: (
+                (obs - space.start).reshape(len(obs), -1) @ strides
+            ).astype(np.int32)
+        case spaces.Box() if _is_image(space):
+            return _image_codec(space)
+        case spaces.Box():
+            if not space.shape:
+                return Box((1,)), lambda obs: obs[:, None].astype(np.float32)
+            return Box(space.shape), lambda obs: obs.astype(np.float32)
+    vector = _vector_codec(space)
+    if vector is None:
+        raise SettingsError(
+            f"observations of the space {space} cannot be made numbers of; wrap the environment"
+        )
+    return Box((vector.size,)), vector.encode
+
+
+def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], Sequence[Any]]]:
+    """The agent's action space for a Gymnasium space, and the function that decodes a batch.
+
+    Actions [N] or [N, size] are decoded to N actions that the environments take.
+    """
+    match space:
+        case spaces.Discrete():
+            n, start = int(space.n), int(space.start)
+
+            def decode(actions: np.ndarray) -> list[int]:
+                """Checked, because some environments hang on an action outside their space."""
+                indices = actions.tolist()
+                assert 0 <= min(indices) <= max(indices) < n, (
+                    f"actions {actions} are not all from 0 to {n - 1}"
+                )
+                return [index + start for index in indices] if start else indices
+
+            return Discrete(n), decode
+        case spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
+            if not np.isfinite(low + high).all():
+                raise SettingsError(
+                    f"actions of the space {space} have no bounds; wrap the environment so that they have"
+                )
+            reshape = lambda actions: list(
+                actions.reshape(len(actions), *space.shape).astype(space.dtype)
+            )
+            return Box(space.shape or (1,), low=low, high=high), reshape
+    raise SettingsError(
+        f"actions of the space {space} are not served: only Discrete ones and a Box of floats"
+    )
+
+
+class FrameStack(NamedTuple):
+    """Several consecutive observations as one, along the last axis, the oldest first."""
+
+    space: Space
+    reset: Encode  # first observations [N, ...] -> windows
+    push: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+    # windows, next observations, bool [N]: those that start an episode -> windows
+
+
+def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
+    """Stacks of `frames` observations of the space `single`; an episode starts with copies of one."""
+    if frames == 1:
+        return FrameStack(single, reset=lambda obs: obs, push=lambda window, obs, starts: obs)
+    if isinstance(single, Discrete):
+        raise SettingsError(
+            f"{name} has observations that are whole numbers: they cannot be stacked; set frames to 1"
+        )
+    *others, depth = single.shape
+    reset = lambda obs: np.concatenate([obs] * frames, axis=-1)
+
+    def push(window: np.ndarray, obs: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        window = np.concatenate([window[..., depth:], obs], axis=-1)
+        if starts.any():
+            window[starts] = reset(obs[starts])
+        return window
+
+    return FrameStack(single._replace(shape=(*others, depth * frames)), reset, push)
+
+
+def batch_of_one(space: gymnasium.Space, observation: Any) -> Any:
+    """One observation as a batch [1, ...]; ValueError where its shape is not that of the space."""
+    match space:
+        case spaces.Dict():
+            return {key: batch_of_one(sub, observation[key]) for key, sub in space.spaces.items()}
+        case spaces.Tuple():
+            entries = zip(space.spaces, observation, strict=True)
+            return tuple(batch_of_one(sub, entry) for sub, entry in entries)
+        case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            array = np.asarray(observation)
+            if array.shape != space.shape:
+                raise ValueError(f"shape {array.shape} instead of {space.shape}")
+            return array[None].astype(space.dtype)
+    return observation
+
+
+def space_json(space: gymnasium.Space) -> dict[str, Any]:
+    """A space as JSON data; what agents cannot observe is marked LeftOut."""
+    match space:
+        case spaces.Discrete():
+            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {"kind": "MultiDiscrete", **sizes}
+        case spaces.MultiBinary():
+            return {"kind": "MultiBinary", "shape": list(space.shape)}
+        case spaces.Box():
+            bounds = {"low": _bound_json(space.low), "high": _bound_json(space.high)}
+            return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+        case spaces.Dict():  # pairs, because vectors are concatenated in the order of the keys
+            pairs = [[key, space_json(sub)] for key, sub in space.spaces.items()]
+            return {"kind": "Dict", "entries": pairs}
+        case spaces.Tuple():
+            return {"kind": "Tuple", "entries": [space_json(sub) for sub in space.spaces]}
+    return {"kind": "LeftOut"}
+
+
+def space_from_json(data: Mapping[str, Any]) -> gymnasium.Space:
+    """The space that `space_json` described."""
+    match data["kind"]:
+        case "Discrete":
+            return spaces.Discrete(data["n"], start=data["start"])
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(np.array(data["nvec"]), start=np.array(data["start"]))
+        case "MultiBinary":
+            return spaces.MultiBinary(data["shape"])
+        case "Box":
+            low, high = (
+                np.broadcast_to(np.array(data[name], data["dtype"]), data["shape"])
+                for name in ("low", "high")
+            )
+            return spaces.Box(low, high, dtype=np.dtype(data["dtype"]).type)
+        case "Dict":
+            return spaces.Dict([(key, space_from_json(sub)) for key, sub in data["entries"]])
+        case "Tuple":
+            return spaces.Tuple([space_from_json(sub) for sub in data["entries"]])
+    return LEFT_OUT
+
+
+def _bound_json(bound: np.ndarray) -> Any:
+    """Bounds as numbers, or as one number where all are equal: an image has thousands."""
+    return bound.flat[0].item() if bound.size and (bound == bound.flat[0]).all() else bound.tolist()
+
+
+def _is_image(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+def _image_codec(space: spaces.Box) -> tuple[Space, Encode]:
+    """Images as bytes with the channels last."""
+    height, *_, last = space.shape
+    if len(space.shape) == 2:
+        return Box((*space.shape, 1), is_bytes=True), lambda obs: obs[..., None].copy()
+    if height <= 4 < last:  # channels first
+        channels_last = (*space.shape[1:], height)
+        return Box(channels_last, is_bytes=True), lambda obs: np.moveaxis(obs, 1, -1).copy()
+    return Box(space.shape, is_bytes=True), lambda obs: obs.copy()
+
+
+class _VectorCodec(NamedTuple):
+    """How observations of a space become float32 vectors."""
+
+    size: int
+    encode: Encode  # -> [N, size]
+
+
+def _vector_codec(space: gymnasium.Space) -> _VectorCodec | None:
+    """Integers become one-hot, arrays are flattened, images divided by 255; None for other spaces."""
+    flatten = lambda obs: obs.reshape(len(obs), -1).astype(np.float32)
+    match space:
+        case spaces.Discrete():
+            return _one_hot_codec(np.array([space.n]), np.array([space.start]))
+        case spaces.MultiDiscrete():
+            return _one_hot_codec(space.nvec.ravel(), space.start.ravel())
+        case spaces.Box() if _is_image(space):
+            size = math.prod(space.shape)
+            return _VectorCodec(size, lambda obs: flatten(obs) / np.float32(255))
+        case spaces.Box() | spaces.MultiBinary():
+            return _VectorCodec(math.prod(space.shape), flatten)
+        case spaces.Dict():
+            return _concat_codec(space.spaces.items())
+        case spaces.Tuple():
+            return _concat_codec(enumerate(space.spaces))
+    return None
+
+
+def _one_hot_codec(n: np.ndarray, start: np.ndarray) -> _VectorCodec:
+    """Integers [N, entries] as concatenated one-hot vectors; entry i has n[i] values from start[i]."""
+    size = int(n.sum())
+    offset = np.cumsum(n) - n - start  # position of the value 0 of each entry
+
+    def encode(obs: np.ndarray) -> np.ndarray:
+        codes = np.zeros((len(obs), size), np.float32)
+        np.put_along_axis(codes, obs.reshape(len(obs), -1) + offset, np.float32(1), axis=1)
+        return codes
+
+    return _VectorCodec(size, encode)
+
+
+def _concat_codec(entries: Iterable[tuple[Any, gymnasium.Space]]) -> _VectorCodec | None:
+    """The concatenated vectors of all entries that can be encoded, in their order."""
+    codecs = {key: codec for key, space in entries if (codec := _vector_codec(space)) is not None}
+    if not codecs:
+        return None
+    concat = lambda obs: np.concatenate(
+        [codec.encode(obs[key]) for key, codec in codecs.items()], axis=1
+    )
+    return _VectorCodec(sum(codec.size for codec in codecs.values()), concat)
