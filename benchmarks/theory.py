@@ -36,7 +36,7 @@ def main() -> None:
         began = time.perf_counter()
         solution = jax.block_until_ready(solve(beliefs))
         times.append(time.perf_counter() - began)
-    terms = jax.jit(jax.vmap(klearning.response_terms))(beliefs, solution.tau)
+    terms = jax.jit(jax.vmap(klearning.boltzmann_terms))(beliefs, solution.tau)
     off = np.abs(np.asarray(jnp.log(2 * solution.tau**2 * terms[1] / terms[0])))
     best = min(times)
     print(

@@ -1191,7 +1191,7 @@ FAULTS = [
     # the exact half
     Fault(
         "theory/mdp.py",
-        "posterior",
+        "update_posterior",
         "drop_term",
         "theory/test_mdp.py",
         "test_posterior_is_one_observation_after_another",
@@ -1209,7 +1209,7 @@ FAULTS = [
     ),
     Fault(
         "theory/saddle.py",
-        "best_tau",
+        "best_response_tau",
         "drop_factor",
         "theory/test_saddle.py",
         "test_optimism_is_bonus_plus_entropy",
@@ -1218,7 +1218,7 @@ FAULTS = [
     ),
     Fault(
         "theory/agents.py",
-        "epsilon_greedy.choose",
+        "epsilon_greedy.make_policy",
         "drop_term",
         "theory/test_agents.py",
         "test_epsilon_greedy_dithers",

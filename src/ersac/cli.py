@@ -20,8 +20,7 @@ from ersac import __version__, config
 from ersac.agents.presets import PRESETS, preset
 from ersac.config import SettingsError
 from ersac.runs import exits
-from ersac.theory.settings import AGENTS as TABULAR_AGENTS
-from ersac.theory.settings import TheoryDeepSea, TheoryRegret
+from ersac.theory.settings import TABULAR_AGENTS, TheoryDeepSea, TheoryRegret
 
 USAGE = """usage: ersac COMMAND ...
 

@@ -109,7 +109,7 @@ def test_optimal_values_are_optimistic_at_every_tau(problems):
         env_params = jax.vmap(lambda key: mdps.sample_mdp(key, gaussian_posterior(problem)))(
             jax.random.split(key, 500)
         )
-        drawn = jax.vmap(mdps.optimal)(env_params)
+        drawn = jax.vmap(mdps.optimal_values)(env_params)
         best = jax.vmap(lambda tau: kl.optimal_k_values(problem[0], tau))(jnp.asarray(TAUS))
         room = lambda x: 4 * jnp.std(x, axis=0) / jnp.sqrt(500.0) + 1e-12
         over_k = jnp.min(best.q - (jnp.mean(drawn.q, axis=0) - room(drawn.q))[None])
@@ -158,7 +158,7 @@ def test_the_envelope_theorem(problems, each):
     """`d/dtau E J* = sum E H - sum E sigma2 / (2 tau^2)` at the Boltzmann policy: one pass, checked against autodiff."""
     beliefs, _, tau = problems
     by_autodiff = each(jax.grad(kl.start_j, argnums=1), beliefs, tau)
-    total_sigma2, total_entropy = each(kl.response_terms, beliefs, tau)
+    total_sigma2, total_entropy = each(kl.boltzmann_terms, beliefs, tau)
     np.testing.assert_allclose(
         total_entropy - total_sigma2 / (2 * tau**2), by_autodiff, rtol=1e-9, atol=1e-9
     )
@@ -172,7 +172,7 @@ def test_tau_star_is_the_minimum(problems, each):
     assert ((low <= tau) & (tau <= high) & (low <= trial) & (trial <= high)).all()
     slope = each(
         lambda b, tau: (
-            tau * jax.grad(kl.start_j, argnums=1)(b, tau) / (tau * kl.response_terms(b, tau)[1])
+            tau * jax.grad(kl.start_j, argnums=1)(b, tau) / (tau * kl.boltzmann_terms(b, tau)[1])
         ),
         beliefs,
         tau,
@@ -193,7 +193,7 @@ def test_tau_star_is_the_minimum(problems, each):
 def test_tau_star_is_found_however_uncertain(problems, each, spread):
     beliefs = problems[0]._replace(sigma2=spread * problems[0].sigma2)
     tau = each(kl.tau_star, beliefs)
-    total_sigma2, total_entropy = each(kl.response_terms, beliefs, tau)
+    total_sigma2, total_entropy = each(kl.boltzmann_terms, beliefs, tau)
     np.testing.assert_allclose(2 * tau**2 * total_entropy, total_sigma2, rtol=1e-9)
 
 
@@ -229,7 +229,7 @@ def test_the_scale_law(problems, each):
 def test_without_uncertainty_and_risk_it_is_dynamic_programming(problems, each):
     """sigma = 0 and tau -> 0 gives Q* and V*: at rate tau L log A, and exactly at tau*, which is then zero."""
     beliefs = problems[0]._replace(sigma2=jnp.zeros_like(problems[0].sigma2))
-    best = each(mdps.optimal, beliefs.mdp)
+    best = each(mdps.optimal_values, beliefs.mdp)
     for tau in (1e-1, 1e-3, 1e-6):
         j = each(lambda b, tau=tau: kl.optimal_k_values(b, jnp.asarray(tau)).v, beliefs)
         assert float((j - best.v).min()) > -1e-14
@@ -238,7 +238,7 @@ def test_without_uncertainty_and_risk_it_is_dynamic_programming(problems, each):
     assert float(solution.tau.max()) < 1e-300
     np.testing.assert_allclose(solution.k, best.q, atol=1e-14)
     np.testing.assert_allclose(solution.j, best.v, atol=1e-14)
-    np.testing.assert_array_equal(jnp.exp(solution.log_policy), each(mdps.greedy, best.q))
+    np.testing.assert_array_equal(jnp.exp(solution.log_policy), each(mdps.greedy_policy, best.q))
 
 
 def test_the_certainty_equivalent(float64):
@@ -292,7 +292,7 @@ def test_sigma_for_bounded_rewards_makes_optimism_true(float64, each):
         repeated(reward), jnp.asarray(draw_transitions(rng, concentration, 100)), repeated(rho)
     )
     drawn = np.asarray(
-        each(jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal(mdp))), env_params)
+        each(jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal_values(mdp))), env_params)
     )
 
     def bound(reward, concentration, rho):
@@ -300,7 +300,7 @@ def test_sigma_for_bounded_rewards_makes_optimism_true(float64, each):
             reward, jnp.zeros_like(reward), jnp.asarray(1.0), Dirichlet(concentration), rho
         )
         beliefs = Beliefs(
-            mdps.mean(phi), kl.sigma2_bounded(phi, kl.bounded_span(horizon, reward.dtype))
+            mdps.mean_mdp(phi), kl.sigma2_bounded(phi, kl.bounded_span(horizon, reward.dtype))
         )
         return kl.start_j(beliefs, kl.tau_star(beliefs))
 
@@ -326,7 +326,9 @@ def test_sigma_plug_in_is_the_variance_of_one_step(float64):
         jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.exponential(size=shape)), jnp.asarray(1.0),
         Dirichlet(jnp.asarray(rng.exponential(size=(*shape, 3)))), jnp.ones(3) / 3,
     )  # fmt: skip
-    ahead = np.vstack([np.asarray(mdps.optimal(mdps.mean(beliefs)).v)[1:], np.zeros((1, 3))])
+    ahead = np.vstack(
+        [np.asarray(mdps.optimal_values(mdps.mean_mdp(beliefs)).v)[1:], np.zeros((1, 3))]
+    )
     transition = draw_transitions(rng, np.asarray(beliefs.transition.concentration), 20_000)
     reward = rng.normal(beliefs.reward_mean, np.sqrt(beliefs.reward_var), size=(20_000, *shape))
     steps = reward + np.einsum("nlsaz,lz->nlsa", transition, ahead)
@@ -371,8 +373,8 @@ def test_in_a_deterministic_problem_a_visit_is_knowledge():
     ],
 )
 def test_a_bad_sigma_is_one_clear_line(sigma2, message):
-    model = mdps.mean(mdps.random_prior(2, 2, 2))
-    assert kl.check_klearning(Beliefs(model, jnp.zeros((2, 2, 2)))).mdp is model
+    model = mdps.mean_mdp(mdps.random_prior(2, 2, 2))
+    assert kl.check_beliefs(Beliefs(model, jnp.zeros((2, 2, 2)))).mdp is model
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        kl.check_klearning(Beliefs(model, sigma2))
+        kl.check_beliefs(Beliefs(model, sigma2))
     assert str(error.value) == message

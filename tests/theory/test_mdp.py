@@ -28,7 +28,10 @@ def loop(reward, transition, summarise):
 
 def test_values_are_those_of_the_loop(problems, random_problems, each):
     beliefs, policy, _ = problems
-    of_policy, best = each(mdps.policy_values, beliefs.mdp, policy), each(mdps.optimal, beliefs.mdp)
+    of_policy, best = (
+        each(mdps.policy_values, beliefs.mdp, policy),
+        each(mdps.optimal_values, beliefs.mdp),
+    )
     reward, transition, _, _, pi, _ = random_problems
     for i in range(len(reward)):
         q, v = loop(reward[i], transition[i], lambda row, layer, s, i=i: pi[i, layer, s] @ row)
@@ -52,8 +55,8 @@ def test_occupancy_is_a_distribution_in_every_layer_and_prices_the_policy(proble
 
 def test_the_greedy_policy_of_q_star_is_optimal(problems, each):
     mdp = problems[0].mdp
-    best = each(mdps.optimal, mdp)
-    greedy = each(lambda mdp, q: mdps.policy_values(mdp, mdps.greedy(q)), mdp, best.q)
+    best = each(mdps.optimal_values, mdp)
+    greedy = each(lambda mdp, q: mdps.policy_values(mdp, mdps.greedy_policy(q)), mdp, best.q)
     np.testing.assert_allclose(greedy.v, best.v, atol=1e-12)
 
 
@@ -82,7 +85,11 @@ def test_posterior_is_one_observation_after_another(float64):
         jnp.asarray(rng.normal(size=shape)), jnp.asarray(rng.exponential(size=shape)), jnp.asarray(0.3),
         Dirichlet(jnp.asarray(rng.exponential(size=(*shape, 3)))), jnp.full(3, 1 / 3),
     )  # fmt: skip
-    data, mean, var = mdps.no_data(prior), np.array(prior.reward_mean), np.array(prior.reward_var)
+    data, mean, var = (
+        mdps.empty_data(prior),
+        np.array(prior.reward_mean),
+        np.array(prior.reward_var),
+    )
     counts = np.array(prior.transition.concentration)
     for _ in range(50):
         state, action, successor = (
@@ -91,7 +98,7 @@ def test_posterior_is_one_observation_after_another(float64):
             rng.integers(3, size=2),
         )
         reward = rng.normal(size=2)
-        data = mdps.observe(
+        data = mdps.add_episode(
             data, mdps.Episode(*(jnp.asarray(x) for x in (state, action, reward, successor)))
         )
         for layer in range(2):
@@ -100,19 +107,19 @@ def test_posterior_is_one_observation_after_another(float64):
             mean[at] += gain * (reward[layer] - mean[at])
             var[at] *= 1 - gain
             counts[(*at, successor[layer])] += 1
-    now = mdps.posterior(prior, data)
+    now = mdps.update_posterior(prior, data)
     np.testing.assert_allclose(now.reward_mean, mean, atol=1e-12)
     np.testing.assert_allclose(now.reward_var, var, atol=1e-12)
     np.testing.assert_allclose(now.transition.concentration, counts, atol=1e-12)
     np.testing.assert_allclose(
-        mdps.mean(now).transition, counts / counts.sum(-1, keepdims=True), atol=1e-12
+        mdps.mean_mdp(now).transition, counts / counts.sum(-1, keepdims=True), atol=1e-12
     )
 
 
 def test_without_noise_one_visit_is_knowledge():
     prior = mdps.random_prior(1, 1, 2, noise_std=0.0)
     data = Data(jnp.array([[[3.0, 0.0]]]), jnp.array([[[1.5, 0.0]]]), jnp.zeros((1, 1, 2, 1)))
-    now = mdps.posterior(prior, data)
+    now = mdps.update_posterior(prior, data)
     np.testing.assert_array_equal(now.reward_mean, [[[0.5, 0.0]]])
     np.testing.assert_array_equal(now.reward_var, [[[0.0, 1.0]]])
 
@@ -130,7 +137,7 @@ def test_the_mean_of_values_is_the_value_of_means(float64):
         jax.random.split(jax.random.key(0), 5_000)
     )
     values = jax.jit(jax.vmap(lambda mdp: mdps.policy_values(mdp, policy).v[0]))(env_params)
-    error = np.asarray(values.mean(0) - mdps.policy_values(mdps.mean(prior), policy).v[0])
+    error = np.asarray(values.mean(0) - mdps.policy_values(mdps.mean_mdp(prior), policy).v[0])
     assert (np.abs(error) < 4 * np.asarray(values.std(0)) / np.sqrt(len(values))).all()
 
 
@@ -138,7 +145,9 @@ def test_walks_visit_as_often_as_occupancy_says(problems):
     beliefs, policy, _ = jax.tree.map(lambda x: x[0], problems)
     noise_var = jnp.asarray(0.25)
     keys = jax.random.split(jax.random.key(0), 40_000)
-    walks = jax.jit(jax.vmap(lambda key: mdps.walk(key, beliefs.mdp, noise_var, policy)))(keys)
+    walks = jax.jit(jax.vmap(lambda key: mdps.sample_episode(key, beliefs.mdp, noise_var, policy)))(
+        keys
+    )
     layer = np.arange(policy.shape[0])
     seen = np.zeros(policy.shape)
     np.add.at(
@@ -186,7 +195,9 @@ def test_deep_sea_is_the_deep_agents_sea(depth):
 
 
 def test_deep_sea_is_worth_what_it_costs():
-    assert float(mdps.optimal(mdps.deep_sea_mdp(30, 3)).v[0, 0]) == pytest.approx(0.99, abs=1e-5)
+    assert float(mdps.optimal_values(mdps.deep_sea_mdp(30, 3)).v[0, 0]) == pytest.approx(
+        0.99, abs=1e-5
+    )
 
 
 def test_river_swim_pays_at_both_banks(float64):
@@ -207,7 +218,7 @@ def test_a_bandit_is_one_layer():
     prior = mdps.check_posterior(mdps.bandit_prior(5, reward_std=2.0))
     assert prior.reward_var.shape == (1, 1, 5)
     env_params = mdps.sample_mdp(jax.random.key(0), prior)
-    assert float(mdps.optimal(env_params).v[0, 0]) == float(env_params.reward.max())
+    assert float(mdps.optimal_values(env_params).v[0, 0]) == float(env_params.reward.max())
 
 
 def test_padding_changes_nothing(float64):
@@ -222,13 +233,13 @@ def test_padding_changes_nothing(float64):
     for r, p in zip(reversed(rewards), [np.ones((3, 2, 1)), *reversed(transitions)], strict=True):
         value = (r + p @ value).max(-1)
     mdp = mdps.from_layers(rewards, transitions, rho)
-    assert float(mdps.start_value(mdp.rho, mdps.optimal(mdp))) == pytest.approx(
+    assert float(mdps.start_value(mdp.rho, mdps.optimal_values(mdp))) == pytest.approx(
         rho @ value, abs=1e-14
     )
 
 
 def good() -> MDP:
-    return mdps.mean(mdps.random_prior(3, 2, 2))
+    return mdps.mean_mdp(mdps.random_prior(3, 2, 2))
 
 
 BAD = {

@@ -22,7 +22,7 @@ def test_lemma_1(problems, each):
     """`Dist(pi, tau) = E (J* - J^pi)` [l-kl], to 1e-11 of the values' size."""
     beliefs, policy, tau = problems
     gap = each(
-        lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, policy, tau
+        lambda b, pi, tau: kl.start_j(b, tau) - saddle.game_value(b, pi, tau), beliefs, policy, tau
     )
     error = np.abs(np.asarray(each(saddle.dist, beliefs, policy, tau) - gap))
     print(
@@ -33,9 +33,9 @@ def test_lemma_1(problems, each):
 
 def test_dist_of_a_policy_that_never_takes_an_action(problems, each):
     beliefs, policy, tau = problems
-    sharp = each(mdps.greedy, policy)
+    sharp = each(mdps.greedy_policy, policy)
     gap = each(
-        lambda b, pi, tau: kl.start_j(b, tau) - saddle.value(b, pi, tau), beliefs, sharp, tau
+        lambda b, pi, tau: kl.start_j(b, tau) - saddle.game_value(b, pi, tau), beliefs, sharp, tau
     )
     np.testing.assert_allclose(each(saddle.dist, beliefs, sharp, tau), gap, rtol=1e-11, atol=1e-10)
 
@@ -49,8 +49,8 @@ def test_optimism_is_bonus_plus_entropy(problems, each):
         total_sigma2 / (2 * tau) + tau * total_entropy,
         rtol=1e-10,
     )
-    best = each(saddle.best_tau, beliefs, policy)
-    least = each(saddle.least_optimism, beliefs, policy)
+    best = each(saddle.best_response_tau, beliefs, policy)
+    least = each(saddle.min_optimism, beliefs, policy)
     np.testing.assert_allclose(each(saddle.optimism, beliefs, policy, best), least, rtol=1e-10)
     for factor in (0.5, 0.99, 1.01, 2):
         assert (each(saddle.optimism, beliefs, policy, factor * best) > least).all()
@@ -66,7 +66,7 @@ def expected_optimum(beliefs: Beliefs, key, draws: int = 500):
         beliefs.mdp.rho,
     )
     env_params = jax.vmap(lambda key: mdps.sample_mdp(key, phi))(jax.random.split(key, draws))
-    values = jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal(mdp)))(env_params)
+    values = jax.vmap(lambda mdp: mdps.start_value(mdp.rho, mdps.optimal_values(mdp)))(env_params)
     return jnp.mean(values), jnp.std(values) / jnp.sqrt(draws * 1.0)
 
 
@@ -99,7 +99,7 @@ def test_theorem_1(problems, each):
     beliefs = problems[0]
     solution = each(kl.solve, beliefs)
     policy = jnp.exp(solution.log_policy)
-    bound = np.asarray(each(saddle.least_optimism, beliefs, policy))
+    bound = np.asarray(each(saddle.min_optimism, beliefs, policy))
     assert float(jnp.abs(each(saddle.dist, beliefs, policy, solution.tau)).max()) < 1e-11
     np.testing.assert_allclose(
         each(saddle.optimism, beliefs, policy, solution.tau), bound, rtol=1e-9
@@ -114,7 +114,7 @@ def test_theorem_1(problems, each):
 def gradient_saddle(beliefs):
     return jax.jit(
         jax.vmap(
-            lambda b: saddle.solve_by_gradients(b, saddle.tabular_class, jnp.zeros_like(b.sigma2))
+            lambda b: saddle.solve_by_gradients(b, saddle.tabular_softmax, jnp.zeros_like(b.sigma2))
         )
     )(beliefs)
 
@@ -128,14 +128,16 @@ def test_both_solvers_close_the_duality_gap(problems, each):
     exact = each(saddle.duality_gap, beliefs, jnp.exp(solution.log_policy), solution.tau)
     assert (np.abs(exact) < 1e-12 * size).all()
     play = gradient_saddle(beliefs)
-    policy, tau = jnp.exp(saddle.tabular_class(play.theta)), jnp.exp(play.log_tau)
+    policy, tau = jnp.exp(saddle.tabular_softmax(play.theta)), jnp.exp(play.log_tau)
     gap = np.asarray(each(saddle.duality_gap, beliefs, policy, tau))
     print(
         f"largest duality gap: {np.abs(exact).max():.1e} by K-learning, {gap.max():.1e} by gradients"
     )
     assert ((gap > -1e-12 * size) & (gap < 1e-6)).all()
     np.testing.assert_allclose(
-        each(saddle.value, beliefs, policy, tau), each(kl.start_j, beliefs, solution.tau), atol=1e-6
+        each(saddle.game_value, beliefs, policy, tau),
+        each(kl.start_j, beliefs, solution.tau),
+        atol=1e-6,
     )
 
 
@@ -150,8 +152,8 @@ def test_the_corollary_on_gradients(problems, each):
 
     def errors(b, logits, tau):
         softmax = jax.nn.softmax
-        game_theta = jax.grad(lambda logits: saddle.value(b, softmax(logits), tau))(logits)
-        game_tau = jax.grad(lambda tau: saddle.value(b, softmax(logits), tau))(tau)
+        game_theta = jax.grad(lambda logits: saddle.game_value(b, softmax(logits), tau))(logits)
+        game_tau = jax.grad(lambda tau: saddle.game_value(b, softmax(logits), tau))(tau)
         dist_theta = jax.grad(lambda logits: saddle.dist(b, softmax(logits), tau))(logits)
         total_sigma2, total_entropy = saddle.optimism_terms(b, softmax(logits))
         optimism_tau = total_entropy - total_sigma2 / (2 * tau**2)
@@ -173,7 +175,7 @@ def test_one_scalar_has_both_gradients(problems, each):
             lambda logits, tau: saddle.surrogate(b, jax.nn.log_softmax(logits), tau), argnums=(0, 1)
         )(logits, tau)
         of_game = jax.grad(
-            lambda logits, tau: saddle.value(b, jax.nn.softmax(logits), tau), argnums=(0, 1)
+            lambda logits, tau: saddle.game_value(b, jax.nn.softmax(logits), tau), argnums=(0, 1)
         )(logits, tau)
         return jax.tree.map(lambda x, y: jnp.max(jnp.abs(x - y)), of_scalar, of_game)
 
@@ -204,7 +206,7 @@ def test_the_printed_sign_of_the_entropy_is_an_erratum(problems, each):
 
         wrong, right = (
             jax.grad(printed)(logits),
-            jax.grad(lambda logits: saddle.value(b, jax.nn.softmax(logits), tau))(logits),
+            jax.grad(lambda logits: saddle.game_value(b, jax.nn.softmax(logits), tau))(logits),
         )
         return jnp.sum(wrong * right) / jnp.sqrt(jnp.sum(wrong**2) * jnp.sum(right**2))
 
@@ -215,7 +217,7 @@ def test_the_printed_sign_of_the_entropy_is_an_erratum(problems, each):
 
 def restricted_saddle(beliefs, features):
     """The policies and taus that gradients find in a softmax class over features [L, S, A, D]."""
-    restricted = saddle.softmax_class(features)
+    restricted = saddle.linear_softmax(features)
     solve = lambda b: saddle.solve_by_gradients(b, restricted, jnp.zeros(features.shape[-1]))
     play = jax.jit(jax.vmap(solve))(beliefs)
     return jax.vmap(lambda theta: jnp.exp(restricted(theta)))(play.theta), jnp.exp(play.log_tau)
@@ -232,22 +234,26 @@ def test_theorem_1_in_a_restricted_class(problems, each):
     steered = jnp.eye(int(np.prod(shape))).reshape(*shape, -1)[..., :18]  # six of the twelve states
     policy, tau = restricted_saddle(beliefs, steered)
     secured, dist = (
-        each(saddle.guaranteed, beliefs, policy),
+        each(saddle.worst_case_value, beliefs, policy),
         np.asarray(each(saddle.dist, beliefs, policy, tau)),
     )
-    assert (secured > each(lambda b: saddle.guaranteed(b, mdps.uniform(b.sigma2)), beliefs)).all()
+    assert (
+        secured > each(lambda b: saddle.worst_case_value(b, mdps.uniform_policy(b.sigma2)), beliefs)
+    ).all()
     assert (secured < each(lambda b: kl.start_j(b, kl.tau_star(b)), beliefs)).all()
     # The value of the class's game is what the best policy of all has, less the distance to it [proof of t-main] ...
     np.testing.assert_allclose(secured, each(kl.start_j, beliefs, tau) - dist, rtol=1e-6)
     # ... and no other policy of the class is closer.
-    elsewhere = saddle.softmax_class(steered)(jnp.asarray(np.random.default_rng(1).normal(size=18)))
+    elsewhere = saddle.linear_softmax(steered)(
+        jnp.asarray(np.random.default_rng(1).normal(size=18))
+    )
     assert (
         np.asarray(each(lambda b, tau: saddle.dist(b, jnp.exp(elsewhere), tau), beliefs, tau))
         > dist
     ).all()
     regret, error = bayes_regret(beliefs, policy)
     assert (
-        regret - 4 * error < dist + np.asarray(each(saddle.least_optimism, beliefs, policy)) + 1e-6
+        regret - 4 * error < dist + np.asarray(each(saddle.min_optimism, beliefs, policy)) + 1e-6
     ).all()
 
 
@@ -285,10 +291,10 @@ def wanderer() -> agents.TabularAgent:
     def choose(key, prior, data, state):
         logits = 2 * jax.random.normal(key, prior.reward_mean.shape, prior.reward_mean.dtype)
         policy = jax.nn.softmax(logits)
-        beliefs = agents.beliefs_of(prior, data, agents.plug_in(1.0))
+        beliefs = agents.make_beliefs(prior, data, agents.plug_in_sigma2(1.0))
         nothing = jnp.zeros((), logits.dtype)
-        return agents.Choice(
-            policy, nothing, nothing, saddle.least_optimism(beliefs, policy)
+        return agents.EpisodePlan(
+            policy, nothing, nothing, saddle.min_optimism(beliefs, policy)
         ), state
 
     return agents.TabularAgent(lambda prior: (), choose)
@@ -300,9 +306,9 @@ def cumulative_optimism(problems, agent, episodes):
     reward = problems[0].mdp.reward[:, :2, :3, :2]
     mdp = MDP(reward, transition / transition.sum(-1, keepdims=True), jnp.full((200, 3), 1 / 3))
     priors = jax.vmap(lambda mdp: counting_prior(mdp, 1.0))(mdp)
-    learning = jax.vmap(lambda prior: agents.init_learning(agent, prior))(priors)
+    learning = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
     keys = jax.random.split(jax.random.key(5), 200)
-    facts = agents.play_worlds(agent, episodes, priors, mdp, jnp.asarray(1.0), keys, learning)[1]
+    facts = agents.run_many(agent, episodes, priors, mdp, jnp.asarray(1.0), keys, learning)[1]
     return np.cumsum(np.asarray(facts.optimism), axis=1)
 
 
@@ -315,7 +321,9 @@ def exponent(curve):
 
 PLAYERS = [
     pytest.param(wanderer(), id="any-policies", marks=pytest.mark.slow),
-    pytest.param(agents.k_learning(agents.plug_in(1.0)), id="k-learning", marks=pytest.mark.slow),
+    pytest.param(
+        agents.k_learning(agents.plug_in_sigma2(1.0)), id="k-learning", marks=pytest.mark.slow
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ersac import config
 from ersac.theory import experiments
-from ersac.theory.settings import AGENTS, Learners, TheoryDeepSea, TheoryRegret
+from ersac.theory.settings import TABULAR_AGENTS, Learners, TheoryDeepSea, TheoryRegret
 
 # As many draws and episodes as test_agents plays, so that what is compiled there serves here.
 SMALL = TheoryRegret(
@@ -76,9 +76,9 @@ def test_progress_is_told_where_it_is_wanted():
     assert "depth 6: episode 250 of 250, 3 of 3 seeds solved" in heard.getvalue()
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", TABULAR_AGENTS)
 def test_every_name_is_an_agent(name):
-    assert experiments.make_tabular_agent(name, Learners(), 1.0).choose
+    assert experiments.make_tabular_agent(name, Learners(), 1.0).plan
 
 
 def test_an_unknown_agent_is_one_clear_line():
@@ -94,11 +94,11 @@ def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
     assert written == {"regret.png", "decomposition.png", "tau.png", "deep-sea.png", "theory.json"}
     assert json.loads((tmp_path / "theory" / "theory.json").read_text()) == numbers
     assert "NaN" not in json.dumps(numbers)
-    assert set(numbers["regret"]) == {*AGENTS, experiments.BOUND}
+    assert set(numbers["regret"]) == {*TABULAR_AGENTS, experiments.BOUND_AGENT}
     assert numbers["regret"]["psrl"]["over_psrl"] == 1
     assert (
-        numbers["regret"][experiments.BOUND]["regret"]
-        < numbers["regret"][experiments.BOUND]["dist_plus_optimism"]
+        numbers["regret"][experiments.BOUND_AGENT]["regret"]
+        < numbers["regret"][experiments.BOUND_AGENT]["dist_plus_optimism"]
         < numbers["regret_bound"]
     )
     assert numbers["deep_sea"]["depths"] == [4, 6]

@@ -1,15 +1,16 @@
-"""The Bayesian-regret laboratory: episode-by-episode learners on MDPs drawn from the prior, or on a given one [s-regret].
+"""Tabular agents and their Bayesian regret on MDPs sampled from a prior [s-regret].
 
-| agent          | what it does in each episode                                                                  |
-|----------------|-----------------------------------------------------------------------------------------------|
-| k-learning     | the Boltzmann policy at tau*: the game solved exactly [c-basic]                               |
-| saddle         | a few steps of gradient ascent-descent on the same game, from where the last episode left off |
-| psrl           | the optimal policy of one MDP drawn from the posterior                                        |
-| ucbvi          | UCBVI with its Hoeffding bonus on the empirical model                                         |
-| optimism       | the greedy policy of mean rewards plus mu sigma                                               |
-| epsilon-greedy | the greedy policy of the mean MDP, or now and then any action                                 |
+| agent          | policy of each episode                                                          |
+|----------------|---------------------------------------------------------------------------------|
+| k-learning     | the Boltzmann policy at tau*, the exact saddle point [c-basic]                  |
+| saddle         | a few gradient steps on the same game, continued from the last episode [a-kac]  |
+| psrl           | the optimal policy of one MDP sampled from the posterior                        |
+| ucbvi          | UCBVI with its Hoeffding bonus on the empirical MDP                             |
+| optimism       | the greedy policy for mean rewards plus mu sigma                                |
+| epsilon-greedy | the greedy policy of the mean MDP, with uniform actions at probability epsilon  |
 
-An agent is two functions. It sees the prior and the sufficient statistics of what has happened, so every one is told the same.
+An agent is two functions, `init` and `plan`. All agents get the same inputs: the prior and the
+sufficient statistics of the episodes so far.
 """
 
 from collections.abc import Callable
@@ -25,11 +26,11 @@ from ersac.theory.klearning import Beliefs
 from ersac.theory.mdp import MDP, Data, MdpPosterior
 from ersac.types import Array, Key, Tree
 
-Sigma2 = Callable[[MdpPosterior, Data], Array]  # how uncertain every step is: [L, S, A]
+Sigma2Fn = Callable[[MdpPosterior, Data], Array]  # the uncertainty sigma2 [L, S, A]
 
 
-class Choice(NamedTuple):
-    """What an agent will do in the next episode, and how it stands in the game (NaN for those who do not play it)."""
+class EpisodePlan(NamedTuple):
+    """The policy of the next episode, and its tau, Dist and Optimism (NaN for other agents)."""
 
     policy: Array  # [L, S, A]
     tau: Array
@@ -38,236 +39,245 @@ class Choice(NamedTuple):
 
 
 class TabularAgent(NamedTuple):
-    """A learner: a state of its own beside the data, and a choice of policy for every episode."""
+    """Two functions: the initial state of an agent, and its plan for an episode."""
 
     init: Callable[[MdpPosterior], Tree]
-    choose: Callable[[Key, MdpPosterior, Data, Tree], tuple[Choice, Tree]]
+    plan: Callable[[Key, MdpPosterior, Data, Tree], tuple[EpisodePlan, Tree]]
 
 
-class Learning(NamedTuple):
-    """A learner between two episodes."""
+class TabularLearner(NamedTuple):
+    """The state of a run between two episodes."""
 
     data: Data
-    state: Tree  # the agent's own
-    episode: Array  # []  int32, how many it has played
+    agent_state: Tree
+    episode: Array  # []  int32, the number of episodes so far
 
 
-class EpisodeFacts(NamedTuple):
-    """What every episode was like."""
+class TabularStats(NamedTuple):
+    """Per-episode statistics of a run."""
 
     regret: Array  # [N]  V* - V^pi in the true MDP, exactly
-    total_reward: Array  # [N]  of the episode as it was played
+    total_reward: Array  # [N]  of the sampled episode
     tau: Array  # [N]
     dist: Array  # [N]
     optimism: Array  # [N]
 
 
-def init_learning(agent: TabularAgent, prior: MdpPosterior) -> Learning:
-    """A learner that has seen nothing."""
-    return Learning(mdps.no_data(prior), agent.init(prior), jnp.int32(0))
+def init_tabular(agent: TabularAgent, prior: MdpPosterior) -> TabularLearner:
+    """Return the state of a run before its first episode."""
+    return TabularLearner(mdps.empty_data(prior), agent.init(prior), jnp.int32(0))
 
 
-def play_agent(
+def run_episodes(
     agent: TabularAgent,
     episodes: int,
     prior: MdpPosterior,
-    truth: MDP,
+    true_mdp: MDP,
     noise_var: Array,
     key: Key,
-    learning: Learning,
-) -> tuple[Learning, EpisodeFacts]:
-    """Let an agent learn a true MDP for some more episodes; noise_var is the world's, which beliefs may be wrong about."""
-    best = mdps.start_value(truth.rho, mdps.optimal(truth))
+    learner: TabularLearner,
+) -> tuple[TabularLearner, TabularStats]:
+    """Run an agent on one MDP; noise_var is the true one, which the prior's need not equal."""
+    optimal_value = mdps.start_value(true_mdp.rho, mdps.optimal_values(true_mdp))
 
-    def episode(learning: Learning, _: None) -> tuple[Learning, EpisodeFacts]:
-        key_choose, key_walk = jax.random.split(jax.random.fold_in(key, learning.episode))
-        choice, state = agent.choose(key_choose, prior, learning.data, learning.state)
-        seen = mdps.walk(key_walk, truth, noise_var, choice.policy)
-        regret = best - mdps.start_value(truth.rho, mdps.policy_values(truth, choice.policy))
-        facts = EpisodeFacts(regret, jnp.sum(seen.reward), choice.tau, choice.dist, choice.optimism)
-        return Learning(mdps.observe(learning.data, seen), state, learning.episode + 1), facts
+    def step(learner: TabularLearner, _: None) -> tuple[TabularLearner, TabularStats]:
+        key_plan, key_episode = jax.random.split(jax.random.fold_in(key, learner.episode))
+        plan, agent_state = agent.plan(key_plan, prior, learner.data, learner.agent_state)
+        episode = mdps.sample_episode(key_episode, true_mdp, noise_var, plan.policy)
+        value = mdps.start_value(true_mdp.rho, mdps.policy_values(true_mdp, plan.policy))
+        stats = TabularStats(
+            optimal_value - value, jnp.sum(episode.reward), plan.tau, plan.dist, plan.optimism
+        )
+        data = mdps.add_episode(learner.data, episode)
+        return TabularLearner(data, agent_state, learner.episode + 1), stats
 
-    return jax.lax.scan(episode, learning, None, length=episodes)
+    return jax.lax.scan(step, learner, None, length=episodes)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def play_worlds(
+def run_many(
     agent: TabularAgent,
     episodes: int,
     priors: MdpPosterior,
-    env_params: MDP,
+    true_mdps: MDP,
     noise_var: Array,
     keys: Key,
-    learning: Learning,
-) -> tuple[Learning, EpisodeFacts]:
-    """Many learners side by side, each with its own prior, world and key [draws, ...]; facts are [draws, N]."""
-    one = lambda prior, truth, key, learning: play_agent(
-        agent, episodes, prior, truth, noise_var, key, learning
+    learners: TabularLearner,
+) -> tuple[TabularLearner, TabularStats]:
+    """Run an agent on many MDPs [draws, ...] in parallel; the statistics are [draws, N]."""
+    run = lambda prior, mdp, key, learner: run_episodes(
+        agent, episodes, prior, mdp, noise_var, key, learner
     )
-    return jax.vmap(one)(priors, env_params, keys, learning)
+    return jax.vmap(run)(priors, true_mdps, keys, learners)
 
 
 @jax.jit
-def draw_worlds(prior: MdpPosterior, keys: Key) -> MDP:
-    """True MDPs [draws, ...] from the prior, one a key."""
+def draw_mdps(prior: MdpPosterior, keys: Key) -> MDP:
+    """Sample true MDPs [draws, ...] from the prior, one per key."""
     return jax.vmap(lambda key: mdps.sample_mdp(jax.random.fold_in(key, 0), prior))(keys)
 
 
-def seeded_keys(seeds: range) -> Key:
-    """One key a seed."""
+def keys_of_seeds(seeds: range) -> Key:
+    """Return one key per seed."""
     return jax.vmap(jax.random.key)(jnp.arange(seeds.start, seeds.stop))
 
 
-def play_draws(
+def run_on_draws(
     agent: TabularAgent, prior: MdpPosterior, episodes: int, seeds: range
-) -> EpisodeFacts:
-    """Bayesian regret [e-bayes-regret]: every seed draws a true MDP from the prior, the same one for every agent; facts are [draws, N]."""
-    keys = seeded_keys(seeds)
+) -> TabularStats:
+    """Run an agent on MDPs sampled from the prior, one per seed; the statistics are [draws, N].
+
+    The mean regret over draws is the Bayesian regret [e-bayes-regret]. A seed's MDP does not depend
+    on the agent, so draws are paired across agents.
+    """
+    keys = keys_of_seeds(seeds)
     priors = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), mdps.check_posterior(prior)
     )
-    learning = jax.vmap(lambda prior: init_learning(agent, prior))(priors)
-    key_play = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    return play_worlds(
-        agent, episodes, priors, draw_worlds(prior, keys), prior.noise_var, key_play, learning
+    learners = jax.vmap(lambda prior: init_tabular(agent, prior))(priors)
+    run_keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    return run_many(
+        agent, episodes, priors, draw_mdps(prior, keys), prior.noise_var, run_keys, learners
     )[1]
 
 
-def stateless(choose: Callable[[Key, MdpPosterior, Data], Array]) -> TabularAgent:
-    """An agent that keeps nothing but the data and has no part in the game."""
+def stateless_agent(make_policy: Callable[[Key, MdpPosterior, Data], Array]) -> TabularAgent:
+    """Return an agent without state that takes no part in the game."""
 
-    def whole(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[Choice, Tree]:
-        nothing = jnp.full((), jnp.nan, prior.reward_mean.dtype)
-        return Choice(choose(key, prior, data), nothing, nothing, nothing), state
+    def plan(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[EpisodePlan, Tree]:
+        nan = jnp.full((), jnp.nan, prior.reward_mean.dtype)
+        return EpisodePlan(make_policy(key, prior, data), nan, nan, nan), state
 
-    return TabularAgent(lambda prior: (), whole)
-
-
-def beliefs_of(prior: MdpPosterior, data: Data, sigma2: Sigma2) -> Beliefs:
-    """What the game is played on after some data."""
-    now = mdps.posterior(prior, data)
-    return Beliefs(mdps.mean(now), sigma2(now, data))
+    return TabularAgent(init=lambda prior: (), plan=plan)
 
 
-def plug_in(scale: float) -> Sigma2:
-    """scale^2 times the posterior variance of one step: the docs' recommendation [klearning.sigma2_plug_in]."""
-    return lambda now, data: scale**2 * klearning.sigma2_plug_in(now)
+def make_beliefs(prior: MdpPosterior, data: Data, sigma2: Sigma2Fn) -> Beliefs:
+    """Return the mean MDP and the uncertainty of the posterior after some data."""
+    posterior = mdps.update_posterior(prior, data)
+    return Beliefs(mdps.mean_mdp(posterior), sigma2(posterior, data))
 
 
-def bounded_sigma2(scale: float) -> Sigma2:
-    """scale^2 times the uncertainty under which optimism is a theorem for |r| <= 1 [klearning.sigma2_bounded]."""
+def plug_in_sigma2(scale: float) -> Sigma2Fn:
+    """Return scale^2 times `klearning.sigma2_plug_in`, the recommended uncertainty."""
+    return lambda posterior, data: scale**2 * klearning.sigma2_plug_in(posterior)
 
-    def sigma2(now: MdpPosterior, data: Data) -> Array:
-        span = klearning.bounded_span(len(now.reward_mean), now.reward_mean.dtype)
-        return scale**2 * klearning.sigma2_bounded(now, span)
+
+def bounded_sigma2(scale: float) -> Sigma2Fn:
+    """Return scale^2 times `klearning.sigma2_bounded`, which proves optimism if |r| <= 1."""
+
+    def sigma2(posterior: MdpPosterior, data: Data) -> Array:
+        mean = posterior.reward_mean
+        span = klearning.bounded_span(len(mean), mean.dtype)
+        return scale**2 * klearning.sigma2_bounded(posterior, span)
 
     return sigma2
 
 
-def deterministic(span: float) -> Sigma2:
-    """All uncertainty until the first visit, none after, with values that range over `span` [klearning.sigma2_deterministic]."""
-    return lambda now, data: klearning.sigma2_deterministic(
-        now, data.visits, jnp.full(len(now.reward_mean), span)
+def deterministic_sigma2(span: float) -> Sigma2Fn:
+    """Return `klearning.sigma2_deterministic` for values of range `span`."""
+    return lambda posterior, data: klearning.sigma2_deterministic(
+        posterior, data.visits, jnp.full(len(posterior.reward_mean), span)
     )
 
 
-def k_learning(sigma2: Sigma2) -> TabularAgent:
-    """Solve the game exactly in every episode: Dist is zero, what remains of the bound is Optimism [c-basic]."""
+def k_learning(sigma2: Sigma2Fn) -> TabularAgent:
+    """Return the agent that solves the game exactly in every episode, so Dist is zero [c-basic]."""
 
-    def choose(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[Choice, Tree]:
-        beliefs = beliefs_of(prior, data, sigma2)
+    def plan(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[EpisodePlan, Tree]:
+        beliefs = make_beliefs(prior, data, sigma2)
         solution = klearning.solve(beliefs)
-        policy = jnp.exp(solution.log_policy)
-        return Choice(
-            policy,
-            solution.tau,
-            jnp.zeros_like(solution.tau),
-            saddle.optimism(beliefs, policy, solution.tau),
-        ), state
+        policy, tau = jnp.exp(solution.log_policy), solution.tau
+        optimism = saddle.optimism(beliefs, policy, tau)
+        return EpisodePlan(policy, tau, jnp.zeros_like(tau), optimism), state
 
-    return TabularAgent(lambda prior: (), choose)
+    return TabularAgent(init=lambda prior: (), plan=plan)
 
 
-def saddle_point(sigma2: Sigma2, steps: int, learning_rate: float) -> TabularAgent:
-    """Play the game by gradients, a few steps an episode, as the deep agent must."""
-    optimiser = saddle.minimise_adam(learning_rate)
+def saddle_point(sigma2: Sigma2Fn, steps: int, learning_rate: float) -> TabularAgent:
+    """Return the agent that takes a few gradient steps on the game per episode [a-kac]."""
+    optimiser = saddle.saddle_optimiser(learning_rate)
 
     def init(prior: MdpPosterior) -> Tree:
-        start = saddle.Play(
-            jnp.zeros_like(prior.reward_mean), jnp.zeros((), prior.reward_mean.dtype)
-        )
+        zeros = jnp.zeros_like(prior.reward_mean)
+        start = saddle.GameParams(zeros, jnp.zeros((), zeros.dtype))
         return start, optimiser.init(start)
 
-    def choose(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[Choice, Tree]:
-        beliefs = beliefs_of(prior, data, sigma2)
-        players, opt = saddle.ascend_descend(
-            beliefs, saddle.tabular_class, optimiser, steps, *state
+    def plan(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[EpisodePlan, Tree]:
+        beliefs = make_beliefs(prior, data, sigma2)
+        params, opt = saddle.ascend_descend(
+            beliefs, saddle.tabular_softmax, optimiser, steps, *state
         )
-        policy, tau = jnp.exp(saddle.tabular_class(players.theta)), jnp.exp(players.log_tau)
-        return Choice(policy, tau, *saddle.decompose(beliefs, policy, tau)), (players, opt)
+        policy, tau = jnp.exp(saddle.tabular_softmax(params.theta)), jnp.exp(params.log_tau)
+        return EpisodePlan(policy, tau, *saddle.decompose(beliefs, policy, tau)), (params, opt)
 
-    return TabularAgent(init, choose)
+    return TabularAgent(init=init, plan=plan)
 
 
 def psrl() -> TabularAgent:
-    """Posterior sampling: believe one draw for an episode."""
+    """Return posterior sampling: the optimal policy of one sampled MDP per episode."""
 
-    def choose(key: Key, prior: MdpPosterior, data: Data) -> Array:
-        return mdps.greedy(mdps.optimal(mdps.sample_mdp(key, mdps.posterior(prior, data))).q)
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        mdp = mdps.sample_mdp(key, mdps.update_posterior(prior, data))
+        return mdps.greedy_policy(mdps.optimal_values(mdp).q)
 
-    return stateless(choose)
+    return stateless_agent(make_policy)
 
 
-def empirical(prior: MdpPosterior, data: Data) -> MDP:
-    """The model of relative frequencies, uniform where nothing was seen: no prior but known transitions."""
-    transition = mdps.mean(prior).transition
+def empirical_mdp(prior: MdpPosterior, data: Data) -> MDP:
+    """Return the MDP of sample means: uniform transitions and zero rewards where unvisited.
+
+    It uses no prior except transitions that are known.
+    """
+    transition = mdps.mean_mdp(prior).transition
     if data.successors is not None:
-        seen = data.visits[..., None]
-        transition = jnp.where(
-            seen > 0, data.successors / jnp.maximum(seen, 1), 1 / data.visits.shape[1]
-        )
+        visits = data.visits[..., None]
+        frequency = data.successors / jnp.maximum(visits, 1)
+        transition = jnp.where(visits > 0, frequency, 1 / data.visits.shape[1])
     return MDP(data.reward_sum / jnp.maximum(data.visits, 1), transition, prior.rho)
 
 
-def ucbvi(scale: float, value_range: float, confidence: float = 0.05) -> TabularAgent:
-    """UCBVI (Azar et al. 2017) with the Hoeffding bonus `scale L value_range sqrt(log(5 S A T / delta) / n)`, values clipped at the range.
+def ucbvi(scale: float, reward_range: float, delta: float = 0.05) -> TabularAgent:
+    """Return UCBVI (Azar et al. 2017) with values clipped at `reward_range` per remaining layer.
 
-    The published scale is 7, for rewards in [0, 1]; value_range is the range of one reward.
+    The Hoeffding bonus is `scale L reward_range sqrt(log(5 S A T / delta) / n)`. The scale in the
+    paper is 7, for rewards in [0, 1].
     """
 
-    def choose(key: Key, prior: MdpPosterior, data: Data) -> Array:
-        model = empirical(prior, data)
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        mdp = empirical_mdp(prior, data)
         horizon, n_states, n_actions = data.visits.shape
-        total = horizon * jnp.maximum(jnp.sum(data.visits[0]), 1)
-        log_term = jnp.log(5 * n_states * n_actions * total / confidence)
-        bonus = scale * horizon * value_range * jnp.sqrt(log_term / jnp.maximum(data.visits, 1))
-        ceiling = value_range * jnp.arange(horizon, 0, -1, dtype=bonus.dtype)[:, None, None]
-        optimistic = lambda q, unseen, most: jnp.minimum(jnp.where(unseen, most, q), most)
-        summarise = lambda q, unseen, most: jnp.max(optimistic(q, unseen, most), axis=-1)
-        unseen = data.visits == 0
-        values = mdps.backward(model.reward + bonus, model.transition, summarise, unseen, ceiling)
-        return mdps.greedy(optimistic(values.q, unseen, ceiling))
-
-    return stateless(choose)
-
-
-def optimistic_bonus(mu: float, sigma2: Sigma2) -> TabularAgent:
-    """Simple optimism: `r + mu sigma`, solved exactly and followed greedily."""
-
-    def choose(key: Key, prior: MdpPosterior, data: Data) -> Array:
-        model, variance = beliefs_of(prior, data, sigma2)
-        return mdps.greedy(
-            mdps.optimal(model._replace(reward=model.reward + mu * jnp.sqrt(variance))).q
+        steps = horizon * jnp.maximum(jnp.sum(data.visits[0]), 1)
+        log_term = jnp.log(5 * n_states * n_actions * steps / delta)
+        bonus = scale * horizon * reward_range * jnp.sqrt(log_term / jnp.maximum(data.visits, 1))
+        ceiling = reward_range * jnp.arange(horizon, 0, -1, dtype=bonus.dtype)[:, None, None]
+        unvisited = data.visits == 0
+        clip = lambda q, unvisited, top: jnp.minimum(jnp.where(unvisited, top, q), top)
+        state_value = lambda q, unvisited, top: jnp.max(clip(q, unvisited, top), axis=-1)
+        values = mdps.backward_induction(
+            mdp.reward + bonus, mdp.transition, state_value, unvisited, ceiling
         )
+        return mdps.greedy_policy(clip(values.q, unvisited, ceiling))
 
-    return stateless(choose)
+    return stateless_agent(make_policy)
+
+
+def optimistic_bonus(mu: float, sigma2: Sigma2Fn) -> TabularAgent:
+    """Return simple optimism: the greedy policy for rewards `r + mu sigma`."""
+
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        mdp, variance = make_beliefs(prior, data, sigma2)
+        optimistic = mdp._replace(reward=mdp.reward + mu * jnp.sqrt(variance))
+        return mdps.greedy_policy(mdps.optimal_values(optimistic).q)
+
+    return stateless_agent(make_policy)
 
 
 def epsilon_greedy(epsilon: float) -> TabularAgent:
-    """The mean MDP's best policy, dithered: the baseline that does not explore deeply."""
+    """Return epsilon-greedy on the mean MDP, the baseline without deep exploration."""
 
-    def choose(key: Key, prior: MdpPosterior, data: Data) -> Array:
-        best = mdps.greedy(mdps.optimal(mdps.mean(mdps.posterior(prior, data))).q)
-        return (1 - epsilon) * best + epsilon * mdps.uniform(best)
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        mdp = mdps.mean_mdp(mdps.update_posterior(prior, data))
+        greedy = mdps.greedy_policy(mdps.optimal_values(mdp).q)
+        return (1 - epsilon) * greedy + epsilon * mdps.uniform_policy(greedy)
 
-    return stateless(choose)
+    return stateless_agent(make_policy)

@@ -1,9 +1,13 @@
-"""`ersac theory`: the paper's first half as numbers and pictures [s-regret, t-main, l-opt-regret, c-basic]."""
+"""`ersac theory`: experiments with the exact half of the paper.
+
+`run_regret` compares the Bayesian regret of tabular agents with its bound [s-regret, l-decomp,
+c-basic]; `run_deep_sea` counts the episodes that one agent needs to solve DeepSea.
+"""
 
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +25,15 @@ from ersac.config import pick
 from ersac.runs import disk
 from ersac.theory import agents, saddle
 from ersac.theory import mdp as mdps
-from ersac.theory.settings import AGENTS, Learners, TheoryDeepSea, TheoryRegret
+from ersac.theory.mdp import MDP, MdpPosterior
+from ersac.theory.settings import TABULAR_AGENTS, Learners, TheoryDeepSea, TheoryRegret
 
-CHUNK = 250  # episodes between two looks at whether a sea is solved
-GOAL_REWARD = 0.5  # an episode that earned more has found the treasure
-BOUND = "k-learning, sigma of the bound"
-CURVES = {
+CHUNK = 250  # episodes between two tests of whether every seed has solved DeepSea
+GOAL_REWARD = 0.5  # an episode with a larger return has reached the goal
+BOUND_AGENT = "k-learning, sigma of the bound"
+COLOURS = {
     "k-learning": "C0",
-    BOUND: "C1",
+    BOUND_AGENT: "C1",
     "saddle": "C2",
     "psrl": "C3",
     "ucbvi": "C4",
@@ -36,31 +41,33 @@ CURVES = {
     "epsilon-greedy": "0.5",
 }
 
+Report = Callable[[str], None]  # receives one line of progress
 
-class Curves(NamedTuple):
-    """Bayesian regret of one agent over draws from the prior."""
 
-    regret: np.ndarray  # [draws, N] of every episode
+class RegretCurves(NamedTuple):
+    """Per-episode curves of one agent on MDPs sampled from the prior."""
+
+    regret: np.ndarray  # [draws, N]
     tau: np.ndarray  # [N]  mean over draws
     dist: np.ndarray  # [N]
     optimism: np.ndarray  # [N]
 
 
-class TheoryLine(NamedTuple):
+class DepthLaw(NamedTuple):
     """A power law `y = scale depth^exponent`."""
 
     exponent: float
     scale: float
 
     def __str__(self) -> str:
-        """As it reads in a legend."""
+        """Return the text of a legend."""
         return f"{self.scale:.2f} depth^{self.exponent:.2f}"
 
 
-@functools.cache  # the same agent is compiled once
+@functools.cache  # jit compiles once per agent object
 def make_tabular_agent(name: str, learners: Learners, reward_range: float) -> agents.TabularAgent:
-    """An agent by its name on the command line."""
-    sigma2 = agents.plug_in(learners.sigma_scale)
+    """Return an agent by its name on the command line."""
+    sigma2 = agents.plug_in_sigma2(learners.sigma_scale)
     makers: dict[str, Callable[[], agents.TabularAgent]] = {
         "k-learning": lambda: agents.k_learning(sigma2),
         "saddle": lambda: agents.saddle_point(
@@ -68,45 +75,52 @@ def make_tabular_agent(name: str, learners: Learners, reward_range: float) -> ag
         ),
         "psrl": agents.psrl,
         "ucbvi": lambda: agents.ucbvi(learners.ucb_scale, reward_range),
-        "optimism": lambda: agents.optimistic_bonus(learners.mu, agents.plug_in(1.0)),
+        "optimism": lambda: agents.optimistic_bonus(learners.mu, agents.plug_in_sigma2(1.0)),
         "epsilon-greedy": lambda: agents.epsilon_greedy(learners.epsilon),
     }
     return pick("agent", name, makers)()
 
 
 @functools.cache
-def bound_agent() -> agents.TabularAgent:
-    """K-learning with the sigma for which the bound is proven."""
+def make_bound_agent() -> agents.TabularAgent:
+    """Return K-learning with the sigma for which the regret bound is proven [c-basic]."""
     return agents.k_learning(agents.bounded_sigma2(1.0))
 
 
-def dive(settings: TheoryDeepSea, tell: Callable[[str], None] = lambda line: None) -> np.ndarray:
-    """Whether each episode of each seed reached the goal [seeds, episodes], until every seed is solved by both rules."""
+def deep_sea_problems(
+    depth: int, seeds: Iterable[int], sigma: float, noise_std: float, known_transitions: bool
+) -> tuple[MDP, MdpPosterior]:
+    """Return the DeepSea MDP and the prior of every seed, stacked [seeds, ...]."""
+    stack = lambda *x: jnp.stack(x)
+    true_mdps = jax.tree.map(stack, *[mdps.deep_sea_mdp(depth, seed) for seed in seeds])
+    prior = lambda mdp: mdps.deep_sea_prior(mdp, sigma, noise_std, known_transitions)
+    return true_mdps, jax.vmap(prior)(true_mdps)
+
+
+def deep_sea_goals(settings: TheoryDeepSea, report: Report = lambda line: None) -> np.ndarray:
+    """Return whether each episode reached the goal [seeds, episodes].
+
+    It stops early if every seed is solved by both rules.
+    """
     agent = make_tabular_agent(settings.agent, settings.learners, reward_range=1.0)
     seeds = range(settings.seed, settings.seed + settings.seeds)
-    env_params = jax.tree.map(
-        lambda *x: jnp.stack(x), *[mdps.deep_sea_mdp(settings.depth, seed) for seed in seeds]
+    true_mdps, priors = deep_sea_problems(
+        settings.depth, seeds, settings.sigma, settings.noise, settings.known_transitions
     )
-    believe = lambda env_params: mdps.deep_sea_prior(
-        env_params, settings.sigma, settings.noise, settings.known_transitions
-    )
-    priors = jax.vmap(believe)(env_params)
-    learning = jax.vmap(lambda prior: agents.init_learning(agent, prior))(priors)
-    keys, quiet = agents.seeded_keys(seeds), jnp.zeros((), env_params.reward.dtype)
+    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    keys, no_noise = agents.keys_of_seeds(seeds), jnp.zeros((), true_mdps.reward.dtype)
     goals = np.zeros((len(seeds), 0), bool)
     chunk = min(CHUNK, settings.episodes)
     while goals.shape[1] < settings.episodes:
-        learning, stats = agents.play_worlds(
-            agent, chunk, priors, env_params, quiet, keys, learning
-        )
-        goals = np.append(goals, np.asarray(stats.total_reward) > GOAL_REWARD, axis=1)[
-            :, : settings.episodes
-        ]
+        learners, stats = agents.run_many(agent, chunk, priors, true_mdps, no_noise, keys, learners)
+        reached = np.asarray(stats.total_reward) > GOAL_REWARD
+        goals = np.append(goals, reached, axis=1)[:, : settings.episodes]
         solved = sum(
             solved_bsuite(row) is not None and solved_reliable(row) is not None for row in goals
         )
-        tell(
-            f"depth {settings.depth}: episode {goals.shape[1]:,} of {settings.episodes:,}, {solved} of {len(seeds)} seeds solved"
+        report(
+            f"depth {settings.depth}: episode {goals.shape[1]:,} of {settings.episodes:,}, "
+            f"{solved} of {len(seeds)} seeds solved"
         )
         if solved == len(seeds):
             break
@@ -114,15 +128,15 @@ def dive(settings: TheoryDeepSea, tell: Callable[[str], None] = lambda line: Non
 
 
 def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dict[str, Any]:
-    """`ersac theory deep-sea`: one JSON object, with what every seed reached and when; null where it did not."""
-    began = time.monotonic()
-    goals = dive(settings, teller(console))
+    """Run `ersac theory deep-sea` and return its JSON object; null means never reached."""
+    start = time.monotonic()
+    goals = deep_sea_goals(settings, line_printer(console))
     rules = {
         "first_goal": first_goal,
         "solved_bsuite": solved_bsuite,
         "solved_reliable": solved_reliable,
     }
-    verdicts = [{name: rule(row) for name, rule in rules.items()} for row in goals]
+    scores = [{name: rule(row) for name, rule in rules.items()} for row in goals]
     return {
         "agent": settings.agent,
         "env": "deep-sea",
@@ -131,11 +145,11 @@ def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dic
         "seeds": settings.seeds,
         "seed": settings.seed,
         "episodes": goals.shape[1],
-        "wall_seconds": round(time.monotonic() - began, 3),
-        **{name: [verdict[name] for verdict in verdicts] for name in rules},
+        "wall_seconds": round(time.monotonic() - start, 3),
+        **{name: [score[name] for score in scores] for name in rules},
         "per_seed": [
-            {"seed": settings.seed + i, "episodes": goals.shape[1], **verdict}
-            for i, verdict in enumerate(verdicts)
+            {"seed": settings.seed + i, "episodes": goals.shape[1], **score}
+            for i, score in enumerate(scores)
         ],
     }
 
@@ -143,193 +157,176 @@ def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dic
 def run_regret(
     settings: TheoryRegret, out: Path | None, console: Console | None = None
 ) -> dict[str, Any]:
-    """`ersac theory`: every agent on draws from the prior, k-learning in deeper and deeper seas; print, draw, return the numbers."""
+    """Run `ersac theory`: print the tables, write figures to `out`, and return the numbers."""
     console = console or Console()
-    tell, began = teller(console), time.monotonic()
-    curves = regret_curves(settings, tell)
+    report, start = line_printer(console), time.monotonic()
+    curves = regret_curves(settings, report)
     rows = {name: regret_row(curve, curves["psrl"]) for name, curve in curves.items()}
     console.print(regret_table(settings, rows))
-    depths, solved = theory_solve_times(settings, tell)
+    depths, solved = deep_sea_solve_times(settings, report)
     medians = np.median(solved, axis=1)
-    reached = np.isfinite(medians)
-    line = fit_power(depths[reached], medians[reached]) if reached.sum() > 1 else None
-    console.print(depth_table(depths, solved, line))
+    finite = np.isfinite(medians)
+    law = fit_power(depths[finite], medians[finite]) if finite.sum() > 1 else None
+    console.print(depth_table(depths, solved, law))
     numbers: dict[str, Any] = {
         "regret": rows,
-        "regret_bound": float(closed_bound(settings, np.array([settings.episodes * 1.0]))[0]),
+        "regret_bound": float(closed_form_bound(settings, np.array([settings.episodes * 1.0]))[0]),
         "deep_sea": {
             "depths": depths.tolist(),
-            "solved_bsuite": theory_json(solved),
-            "fit": line and line._asdict(),
+            "solved_bsuite": [
+                [int(episode) if np.isfinite(episode) else None for episode in row]
+                for row in solved
+            ],
+            "fit": law and law._asdict(),
         },
-        "wall_seconds": round(time.monotonic() - began, 3),
+        "wall_seconds": round(time.monotonic() - start, 3),
     }
     if out is not None:
-        pictures = {
+        figures = {
             "regret": draw_regret(settings, curves),
             "decomposition": draw_decomposition(curves),
             "tau": draw_tau(curves),
-            "deep-sea": draw_depths(depths, solved, line),
+            "deep-sea": draw_depths(depths, solved, law),
         }
         disk.make_directory(out)
-        for name, figure in pictures.items():
+        for name, figure in figures.items():
             disk.write(out / f"{name}.png", picture_png(figure))
         disk.write(out / "theory.json", (json.dumps(numbers, indent=2) + "\n").encode())
-        console.print(
-            f"{', '.join(f'{name}.png' for name in pictures)} and theory.json are in {out}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        report(f"{', '.join(f'{name}.png' for name in figures)} and theory.json are in {out}")
     return numbers
 
 
-def teller(console: Console | None) -> Callable[[str], None]:
-    """A function that prints a line of progress, or nothing."""
+def line_printer(console: Console | None) -> Report:
+    """Return a function that prints a line to a console, or does nothing without one."""
     return lambda line: (
         None if console is None else console.print(line, highlight=False, soft_wrap=True)
     )
 
 
-def regret_curves(settings: TheoryRegret, tell: Callable[[str], None]) -> dict[str, Curves]:
-    """Every agent on the same draws; k-learning also with the sigma for which the bound is proven."""
+def regret_curves(settings: TheoryRegret, report: Report) -> dict[str, RegretCurves]:
+    """Run every agent on the same draws, and K-learning also with the sigma of the bound."""
     prior = mdps.random_prior(
         settings.horizon, settings.states, settings.actions, settings.reward_std, settings.noise_std
     )
-    players = {
+    by_name = {
         name: make_tabular_agent(name, settings.learners, reward_range=4 * settings.reward_std)
-        for name in AGENTS
+        for name in TABULAR_AGENTS
     }
-    players[BOUND] = bound_agent()
+    by_name[BOUND_AGENT] = make_bound_agent()
     seeds = range(settings.seed, settings.seed + settings.draws)
     curves = {}
-    for name, agent in players.items():
-        began = time.monotonic()
-        stats = agents.play_draws(agent, prior, settings.episodes, seeds)
+    for name, agent in by_name.items():
+        start = time.monotonic()
+        stats = agents.run_on_draws(agent, prior, settings.episodes, seeds)
         mean = lambda x: np.asarray(x).mean(axis=0)
-        curves[name] = Curves(
+        curves[name] = RegretCurves(
             np.asarray(stats.regret), mean(stats.tau), mean(stats.dist), mean(stats.optimism)
         )
-        tell(
-            f"{name}: {settings.draws} draws, {settings.episodes:,} episodes each, {time.monotonic() - began:.1f} s"
+        report(
+            f"{name}: {settings.draws} draws, {settings.episodes:,} episodes each, "
+            f"{time.monotonic() - start:.1f} s"
         )
     return curves
 
 
-def interval(samples: np.ndarray) -> np.ndarray:
-    """Half the width of a 95 % interval for the mean over the first axis."""
+def half_width(samples: np.ndarray) -> np.ndarray:
+    """Return half the width of the 95 % confidence interval of the mean over the first axis."""
     return 1.96 * samples.std(axis=0, ddof=1) / np.sqrt(len(samples))
 
 
-def fit_power(x: np.ndarray, y: np.ndarray) -> TheoryLine:
-    """The power law closest to points on logarithmic scales."""
+def fit_power(x: np.ndarray, y: np.ndarray) -> DepthLaw:
+    """Fit a power law by least squares on logarithmic scales."""
     exponent, offset = np.polyfit(np.log(x), np.log(y), 1)
-    return TheoryLine(float(exponent), float(np.exp(offset)))
+    return DepthLaw(float(exponent), float(np.exp(offset)))
 
 
-def growth(cumulative: np.ndarray) -> float:
-    """Exponent at which a cumulative sum grows over its last decade: 1 is linear, 0.5 a square root."""
+def growth_exponent(cumulative: np.ndarray) -> float:
+    """Return the exponent of a cumulative sum over its last decade: 1 if linear, 0.5 if sqrt(N)."""
     episode = np.arange(1, len(cumulative) + 1)
     late = episode >= len(cumulative) // 10
     return fit_power(episode[late], cumulative[late]).exponent
 
 
-def regret_row(curve: Curves, reference: Curves) -> dict[str, Any]:
-    """Cumulative Bayesian regret with its interval, as a multiple of the reference's, and how it grows."""
+def regret_row(curve: RegretCurves, reference: RegretCurves) -> dict[str, Any]:
+    """Return cumulative Bayesian regret, its ratio to a reference, and its growth exponent."""
     total, other = curve.regret.sum(axis=1), reference.regret.sum(axis=1)
     ratio = total.mean() / other.mean()
     # The draws are paired, so the interval of the ratio is that of total - ratio * other.
     return {
         "regret": float(total.mean()),
-        "interval": float(interval(total)),
+        "interval": float(half_width(total)),
         "over_psrl": float(ratio),
-        "over_psrl_interval": float(interval(total - ratio * other) / other.mean()),
-        "exponent": growth(np.cumsum(curve.regret.mean(axis=0))),
+        "over_psrl_interval": float(half_width(total - ratio * other) / other.mean()),
+        "exponent": growth_exponent(np.cumsum(curve.regret.mean(axis=0))),
         "dist_plus_optimism": None
         if np.isnan(curve.optimism).any()
         else float((curve.dist + curve.optimism).sum()),
     }
 
 
-def closed_bound(settings: TheoryRegret, episodes: np.ndarray) -> np.ndarray:
-    """The regret bound of [c-basic] with its constants, for the sigma of `klearning.sigma2_bounded` and |r| <= 1.
+def closed_form_bound(settings: TheoryRegret, episodes: np.ndarray) -> np.ndarray:
+    """Return the regret bound of [c-basic] for `klearning.sigma2_bounded` and |r| <= 1.
 
-    The largest sigma2, at the first layer, times visits + 1: the reward's variance plus (L - 1)^2 for the transitions.
+    Its sigma2 is the largest one, in the first layer, times visits + 1: the variance of the reward
+    plus (L - 1)^2 for the transitions.
     """
     sigma2 = max(settings.reward_std, settings.noise_std) ** 2 + (settings.horizon - 1) ** 2
     n_states = settings.horizon * settings.states
-    return np.asarray(
-        saddle.regret_bound(
-            n_states, settings.actions, settings.horizon, sigma2, jnp.asarray(episodes)
-        )
+    bound = saddle.regret_bound(
+        n_states, settings.actions, settings.horizon, sigma2, jnp.asarray(episodes)
     )
+    return np.asarray(bound)
 
 
-def theory_solve_times(
-    settings: TheoryRegret, tell: Callable[[str], None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Episodes that k-learning needs under bsuite's rule: depths [D], and [D, seeds], infinite where it did not."""
+def deep_sea_solve_times(settings: TheoryRegret, report: Report) -> tuple[np.ndarray, np.ndarray]:
+    """Return the depths [D] and K-learning's episodes to solve them by bsuite's rule [D, seeds].
+
+    The entry of a seed that did not solve its problem is infinite.
+    """
     rows = []
     for depth in settings.depths:
-        sea = TheoryDeepSea(
+        deep_sea = TheoryDeepSea(
             depth=depth,
             seeds=settings.deep_sea_seeds,
             seed=settings.seed,
             episodes=max(500, depth**2),
         )
-        found = [solved_bsuite(row) for row in dive(sea)]
-        rows.append([np.inf if episode is None else episode for episode in found])
-        tell(
-            f"deep-sea {depth}: solved in {np.median(rows[-1]):,.0f} episodes (median of {len(found)} seeds)"
+        solved = [solved_bsuite(row) for row in deep_sea_goals(deep_sea)]
+        rows.append([np.inf if episode is None else episode for episode in solved])
+        report(
+            f"deep-sea {depth}: solved in {np.median(rows[-1]):,.0f} episodes "
+            f"(median of {len(solved)} seeds)"
         )
     return np.asarray(settings.depths), np.asarray(rows, float)
 
 
-def theory_json(solved: np.ndarray) -> list[list[int | None]]:
-    """Episodes as integers, null where there is none."""
-    return [[int(episode) if np.isfinite(episode) else None for episode in row] for row in solved]
-
-
 def regret_table(settings: TheoryRegret, rows: dict[str, dict[str, Any]]) -> Table:
-    """Who regrets how much."""
+    """Return a table of the regret of every agent, smallest first."""
     size = f"{settings.horizon} layers, {settings.states} states, {settings.actions} actions"
-    title = f"Bayesian regret over {settings.episodes:,} episodes ({size}; {settings.draws} draws from the prior)"
-    table = Table(
-        "agent",
-        "regret",
-        "over PSRL's",
-        "exponent",
-        "sum of Dist + Optimism",
-        title=title,
-        title_justify="left",
-        box=None,
+    title = (
+        f"Bayesian regret over {settings.episodes:,} episodes "
+        f"({size}; {settings.draws} draws from the prior)"
     )
+    columns = ("agent", "regret", "over PSRL's", "exponent", "sum of Dist + Optimism")
+    table = Table(*columns, title=title, title_justify="left", box=None)
     for name, row in sorted(rows.items(), key=lambda item: item[1]["regret"]):
-        certified = "" if row["dist_plus_optimism"] is None else f"{row['dist_plus_optimism']:,.0f}"
-        ratio = f"{row['over_psrl']:.2f} ± {row['over_psrl_interval']:.2f}"
+        bound = row["dist_plus_optimism"]
         table.add_row(
             name,
             f"{row['regret']:,.1f} ± {row['interval']:.1f}",
-            ratio,
+            f"{row['over_psrl']:.2f} ± {row['over_psrl_interval']:.2f}",
             f"{row['exponent']:.2f}",
-            certified,
+            "" if bound is None else f"{bound:,.0f}",
         )
     return table
 
 
-def depth_table(depths: np.ndarray, solved: np.ndarray, line: TheoryLine | None) -> Table:
-    """Episodes to solve DeepSea."""
-    title = "Episodes until k-learning has solved DeepSea (bsuite's rule)" + (
-        f", about {line}" if line else ""
-    )
-    table = Table(
-        "depth",
-        "median",
-        "fastest seed",
-        "slowest seed",
-        title=title,
-        title_justify="left",
-        box=None,
-    )
+def depth_table(depths: np.ndarray, solved: np.ndarray, law: DepthLaw | None) -> Table:
+    """Return a table of the episodes to solve DeepSea at every depth."""
+    fit = f", about {law}" if law else ""
+    title = f"Episodes until k-learning has solved DeepSea (bsuite's rule){fit}"
+    columns = ("depth", "median", "fastest seed", "slowest seed")
+    table = Table(*columns, title=title, title_justify="left", box=None)
     for depth, row in zip(depths, solved, strict=True):
         table.add_row(
             f"{depth}", *(f"{value:,.0f}" for value in (np.median(row), row.min(), row.max()))
@@ -337,84 +334,65 @@ def depth_table(depths: np.ndarray, solved: np.ndarray, line: TheoryLine | None)
     return table
 
 
-def _axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+def _log_axes(xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel=xlabel, ylabel=ylabel, xscale="log", yscale="log")
     return figure, axes
 
 
-def draw_regret(settings: TheoryRegret, curves: dict[str, Curves]) -> Figure:
-    """Cumulative Bayesian regret with 95 % intervals, under what the run itself certified and under the bound with constants."""
-    figure, axes = _axes("episode", "cumulative Bayesian regret")
+def draw_regret(settings: TheoryRegret, curves: dict[str, RegretCurves]) -> Figure:
+    """Draw cumulative Bayesian regret with 95 % intervals, and both bounds on it [c-basic]."""
+    figure, axes = _log_axes("episode", "cumulative Bayesian regret")
     episode = np.arange(1, settings.episodes + 1)
     for name, curve in curves.items():
         total = np.cumsum(curve.regret, axis=1)
-        middle, half = total.mean(axis=0), interval(total)
-        axes.plot(episode, middle, color=CURVES[name], label=name)
-        axes.fill_between(
-            episode, middle - half, middle + half, color=CURVES[name], alpha=0.2, lw=0
-        )
-    axes.plot(
-        episode,
-        np.cumsum(curves[BOUND].dist + curves[BOUND].optimism),
-        "k:",
-        label="certified: sum of Dist + Optimism",
-    )
-    axes.plot(
-        episode,
-        closed_bound(settings, episode * 1.0),
-        "k--",
-        label="the bound, with its constants [c-basic]",
-    )
+        mean, half = total.mean(axis=0), half_width(total)
+        axes.plot(episode, mean, color=COLOURS[name], label=name)
+        axes.fill_between(episode, mean - half, mean + half, color=COLOURS[name], alpha=0.2, lw=0)
+    certified = np.cumsum(curves[BOUND_AGENT].dist + curves[BOUND_AGENT].optimism)
+    axes.plot(episode, certified, "k:", label="certified: sum of Dist + Optimism")
+    bound = closed_form_bound(settings, episode * 1.0)
+    axes.plot(episode, bound, "k--", label="the bound, with its constants [c-basic]")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
 
-def draw_decomposition(curves: dict[str, Curves]) -> Figure:
-    """Both components of the bound [l-decomp] above the regret that they bound: exact play and play by gradients."""
+def draw_decomposition(curves: dict[str, RegretCurves]) -> Figure:
+    """Draw both components of the bound [l-decomp] and the regret, for both solvers of the game."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     pair = figure.subplots(1, 2, sharey=True)
-    for axes, name in zip(pair, (BOUND, "saddle"), strict=True):
+    for axes, name in zip(pair, (BOUND_AGENT, "saddle"), strict=True):
         curve = curves[name]
         episode = np.arange(1, len(curve.tau) + 1)
         axes.plot(episode, curve.optimism, color="C1", label="Optimism")
         axes.plot(episode, np.maximum(curve.dist, 0), color="C2", label="Dist")
         axes.plot(episode, curve.regret.mean(axis=0), color="k", lw=0.8, label="regret")
         axes.set(xlabel="episode", xscale="log", yscale="log", title=name, ylim=(1e-4, None))
-    pair[0].text(
-        0.03,
-        0.05,
-        "Dist is zero: the game is solved exactly",
-        transform=pair[0].transAxes,
-        color="C2",
-    )
+    note = "Dist is zero: the game is solved exactly"
+    pair[0].text(0.03, 0.05, note, transform=pair[0].transAxes, color="C2")
     pair[0].set_ylabel("of one episode, mean over draws")
     pair[0].legend(frameon=False)
     return figure
 
 
-def draw_tau(curves: dict[str, Curves]) -> Figure:
-    """The risk parameter falls as the agent learns, of itself."""
-    figure, axes = _axes("episode", "tau, mean over draws")
-    for name in ("k-learning", BOUND, "saddle"):
-        axes.plot(
-            np.arange(1, len(curves[name].tau) + 1),
-            curves[name].tau,
-            color=CURVES[name],
-            label=name,
-        )
+def draw_tau(curves: dict[str, RegretCurves]) -> Figure:
+    """Draw tau against episodes: it decreases as the uncertainty does."""
+    figure, axes = _log_axes("episode", "tau, mean over draws")
+    for name in ("k-learning", BOUND_AGENT, "saddle"):
+        tau = curves[name].tau
+        axes.plot(np.arange(1, len(tau) + 1), tau, color=COLOURS[name], label=name)
     axes.legend(frameon=False)
     return figure
 
 
-def draw_depths(depths: np.ndarray, solved: np.ndarray, line: TheoryLine | None) -> Figure:
-    """Episodes to solve DeepSea against depth, every seed, and the power law through the medians."""
-    figure, axes = _axes("depth", "episodes until solved (bsuite's rule)")
+def draw_depths(depths: np.ndarray, solved: np.ndarray, law: DepthLaw | None) -> Figure:
+    """Draw the episodes to solve DeepSea against depth, and the power law through the medians."""
+    figure, axes = _log_axes("depth", "episodes until solved (bsuite's rule)")
     for column in solved.T:
         axes.plot(depths, column, "o", color="C0", alpha=0.3, ms=4)
     axes.plot(depths, np.median(solved, axis=1), "o-", color="C0", label="k-learning, median")
-    if line:
-        axes.plot(depths, line.scale * depths**line.exponent, "k--", label=str(line))
+    if law:
+        axes.plot(depths, law.scale * depths**law.exponent, "k--", label=str(law))
     axes.legend(frameon=False)
     return figure

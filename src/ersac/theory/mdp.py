@@ -1,11 +1,13 @@
-"""Layered, time-inhomogeneous MDPs, beliefs about them, and exact policy evaluation [s-preliminaries].
+"""Layered time-inhomogeneous MDPs, posteriors, and exact policy evaluation [s-preliminaries].
 
-An MDP is padded to one number of states a layer, so that it is three arrays and hundreds of them are one vmap. What
-happens between two layers is either a matrix of probabilities or, where nothing is random, a table of successors: `expect`
-and `push` are the only functions that know, and backward induction is written once.
+Every layer is padded to the same number of states, so an MDP is three arrays and a batch of MDPs
+can be vmapped. Transitions are either probabilities [L, S, A, S] or, in deterministic MDPs, a table
+of successors [L, S, A]. Policy evaluation does not depend on the form; `expect` and `push_forward`
+handle both.
 
-Beliefs are conjugate and independent across layers: a Gaussian mean with known noise for every reward, a Dirichlet for every
-row of transitions (or transitions that are known). An agent keeps the sufficient statistics `Data`; `posterior` is a function.
+Posteriors are conjugate and independent across layers: a Gaussian with known noise variance for
+every mean reward, and a Dirichlet for every transition row (or known transitions). An agent stores
+the sufficient statistics `Data`; `update_posterior` computes the posterior from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +20,16 @@ from jax import numpy as jnp
 from ersac.envs.deep_sea import MOVE_COST, action_map
 from ersac.types import Array, Key
 
-DEEP_SEA_CONCENTRATION = 1e-3  # of a move's two outcomes: a move seen once is all but known
-PROBABILITY_TOLERANCE = 1e-5  # float32 rows of a few hundred states sum to one this closely
+DEEP_SEA_CONCENTRATION = 1e-3  # Dirichlet prior of a move: a single visit all but determines it
+PROBABILITY_TOLERANCE = 1e-5  # rounding of a float32 row with a few hundred states
 
 
 class MDP(NamedTuple):
-    """One layered MDP; the value beyond the last layer is zero, so where the last layer leads to is immaterial."""
+    """A layered MDP. Values after the last layer are zero, so its last transitions are unused."""
 
     reward: Array  # [L, S, A]  mean rewards r_l(s, a)
     transition: Array  # [L, S, A, S] probabilities, or [L, S, A] integer successors
-    rho: Array  # [S]          initial distribution
+    rho: Array  # [S]          initial state distribution
 
 
 class Values(NamedTuple):
@@ -38,31 +40,31 @@ class Values(NamedTuple):
 
 
 class Dirichlet(NamedTuple):
-    """Independent Dirichlet beliefs about every row of transitions."""
+    """Independent Dirichlet distributions over the transition rows."""
 
     concentration: Array  # [L, S, A, S]
 
 
 class MdpPosterior(NamedTuple):
-    """Beliefs phi about an MDP; a prior is the posterior of no data."""
+    """A distribution phi over MDPs; the prior is the posterior without data."""
 
     reward_mean: Array  # [L, S, A]
-    reward_var: Array  # [L, S, A]   variance of the belief about the mean reward
-    noise_var: Array  # []           variance of one observed reward about its mean
-    transition: Dirichlet | Array  # an array is known, in either of MDP's forms
+    reward_var: Array  # [L, S, A]   posterior variance of the mean reward
+    noise_var: Array  # []           variance of one observed reward around its mean
+    transition: Dirichlet | Array  # an array if known, in either form of MDP.transition
     rho: Array  # [S]
 
 
 class Data(NamedTuple):
-    """Everything that a history of episodes says about an MDP: its sufficient statistics."""
+    """Sufficient statistics of a history of episodes."""
 
     visits: Array  # [L, S, A]
     reward_sum: Array  # [L, S, A]
-    successors: Array | None  # [L, S, A, S] counts; nothing to count where transitions are known
+    successors: Array | None  # [L, S, A, S] counts; None if the transitions are known
 
 
 class Episode(NamedTuple):
-    """One walk through the layers."""
+    """One episode, from the first layer to the last."""
 
     state: Array  # [L] int32
     action: Array  # [L] int32
@@ -71,28 +73,31 @@ class Episode(NamedTuple):
 
 
 def expect(transition: Array, value: Array) -> Array:
-    """`sum_s' P_l(s' | s, a) v(s')`: [S, A, S] or successors [S, A], and [S, ...] -> [S, A, ...]."""
+    """Return `sum_s' P_l(s' | s, a) v(s')` [S, A, ...] for values [S, ...] of the next layer."""
     if jnp.issubdtype(transition.dtype, jnp.integer):
         return value[transition]
     return jnp.tensordot(transition, value, axes=1)
 
 
-def push(transition: Array, mass: Array) -> Array:
-    """Where probability mass [S, A] lies one layer on [S]: the adjoint of `expect`."""
+def push_forward(transition: Array, mass: Array) -> Array:
+    """Return the state distribution [S] of the next layer for probability mass [S, A].
+
+    This is the adjoint of `expect`.
+    """
     if jnp.issubdtype(transition.dtype, jnp.integer):
         return jnp.zeros(len(mass), mass.dtype).at[transition].add(mass)
     return jnp.tensordot(mass, transition, axes=2)
 
 
-def backward(
-    reward: Array, transition: Array, summarise: Callable[..., Array], *layers: Array
+def backward_induction(
+    reward: Array, transition: Array, state_value: Callable[..., Array], *layers: Array
 ) -> Values:
-    """Backward induction `q_l = r_l + P_l v_{l+1}`, `v_l = summarise(q_l, *layers_l)`, `v_{L+1} = 0`."""
+    """Solve `q_l = r_l + P_l v_{l+1}`, `v_l = state_value(q_l, *layers_l)`, with `v_{L+1} = 0`."""
 
     def step(value: Array, layer: tuple[Array, ...]) -> tuple[Array, Values]:
         r, p, *rest = layer
         q = r + expect(p, value)
-        value = summarise(q, *rest)
+        value = state_value(q, *rest)
         return value, Values(q, value)
 
     return jax.lax.scan(
@@ -101,104 +106,110 @@ def backward(
 
 
 def policy_values(mdp: MDP, policy: Array) -> Values:
-    """`Q^pi` and `V^pi` of a policy [L, S, A] [s-preliminaries]."""
-    return backward(mdp.reward, mdp.transition, lambda q, pi: jnp.sum(pi * q, axis=-1), policy)
+    """Return `Q^pi` and `V^pi` of a policy [L, S, A] [s-preliminaries]."""
+    expected_q = lambda q, pi: jnp.sum(pi * q, axis=-1)
+    return backward_induction(mdp.reward, mdp.transition, expected_q, policy)
 
 
-def optimal(mdp: MDP) -> Values:
-    """`Q*` and `V*` [s-preliminaries]."""
-    return backward(mdp.reward, mdp.transition, lambda q: jnp.max(q, axis=-1))
+def optimal_values(mdp: MDP) -> Values:
+    """Return `Q*` and `V*` [e-opt-qv]."""
+    return backward_induction(mdp.reward, mdp.transition, lambda q: jnp.max(q, axis=-1))
 
 
-def greedy(q: Array) -> Array:
-    """The deterministic policy [L, S, A] that takes the first best action."""
+def greedy_policy(q: Array) -> Array:
+    """Return the deterministic policy [L, S, A] that takes the first action of largest value."""
     return jax.nn.one_hot(jnp.argmax(q, axis=-1), q.shape[-1], dtype=q.dtype)
 
 
-def uniform(reward: Array) -> Array:
-    """The policy that chooses blindly, with the shape and type of the rewards [L, S, A]."""
+def uniform_policy(reward: Array) -> Array:
+    """Return the uniform policy, with the shape and dtype of the rewards [L, S, A]."""
     return jnp.full_like(reward, 1 / reward.shape[-1])
 
 
 def occupancy(mdp: MDP, policy: Array) -> Array:
-    """Probability [L, S, A] of standing in s at layer l and taking a: what `E_pi` averages over."""
+    """Return the probability [L, S, A] that a policy visits (s, a) in layer l."""
 
     def step(mass: Array, layer: tuple[Array, Array]) -> tuple[Array, Array]:
         pi, p = layer
-        taken = mass[:, None] * pi
-        return push(p, taken), taken
+        joint = mass[:, None] * pi
+        return push_forward(p, joint), joint
 
     return jax.lax.scan(step, mdp.rho.astype(policy.dtype), (policy, mdp.transition))[1]
 
 
 def start_value(rho: Array, values: Values) -> Array:
-    """`E_{s ~ rho} V_1(s)`."""
+    """Return `E_{s ~ rho} V_1(s)`."""
     return jnp.dot(rho, values.v[0])
 
 
-def posterior(prior: MdpPosterior, data: Data) -> MdpPosterior:
-    """The exact conjugate update: Gaussian means under known noise, Dirichlet rows."""
+def update_posterior(prior: MdpPosterior, data: Data) -> MdpPosterior:
+    """Return the exact conjugate posterior: Gaussian mean rewards, Dirichlet transition rows."""
     weight = data.visits * prior.reward_var
-    # Written with a gain, it stays exact where there is no noise at all: one visit, and the mean is the observation.
+    # In this form it is exact without noise too: after one visit the mean is the observation.
     gain = jnp.where(weight > 0, weight / jnp.where(weight > 0, weight + prior.noise_var, 1), 0)
-    observed = data.reward_sum / jnp.maximum(data.visits, 1)
+    observed_mean = data.reward_sum / jnp.maximum(data.visits, 1)
     transition = prior.transition
     if isinstance(transition, Dirichlet) and data.successors is not None:
         transition = Dirichlet(transition.concentration + data.successors)
-    mean = prior.reward_mean + gain * (observed - prior.reward_mean)
+    mean = prior.reward_mean + gain * (observed_mean - prior.reward_mean)
     return MdpPosterior(mean, prior.reward_var * (1 - gain), prior.noise_var, transition, prior.rho)
 
 
-def no_data(prior: MdpPosterior) -> Data:
-    """The statistics of a history without episodes."""
-    nothing, transition = jnp.zeros_like(prior.reward_mean), prior.transition
+def empty_data(prior: MdpPosterior) -> Data:
+    """Return the statistics before the first episode."""
+    zeros, transition = jnp.zeros_like(prior.reward_mean), prior.transition
     return Data(
-        nothing,
-        nothing,
+        zeros,
+        zeros,
         jnp.zeros_like(transition.concentration) if isinstance(transition, Dirichlet) else None,
     )
 
 
-def observe(data: Data, episode: Episode) -> Data:
-    """The statistics after one more episode."""
+def add_episode(data: Data, episode: Episode) -> Data:
+    """Return the statistics after one more episode."""
     layer = jnp.arange(len(episode.state))
-    at = (layer, episode.state, episode.action)
+    index = (layer, episode.state, episode.action)
     successors = data.successors
     if successors is not None:
-        successors = successors.at[(*at, episode.successor)].add(1)
-    return Data(data.visits.at[at].add(1), data.reward_sum.at[at].add(episode.reward), successors)
+        successors = successors.at[(*index, episode.successor)].add(1)
+    return Data(
+        data.visits.at[index].add(1), data.reward_sum.at[index].add(episode.reward), successors
+    )
 
 
-def mean(beliefs: MdpPosterior) -> MDP:
-    """The MDP of the means: by layerwise independence `E_phi Q^pi` is the `Q^pi` of this one."""
-    transition = beliefs.transition
+def mean_mdp(posterior: MdpPosterior) -> MDP:
+    """Return the MDP of posterior means.
+
+    By layerwise independence `E_phi Q^pi` is the `Q^pi` of this MDP.
+    """
+    transition = posterior.transition
     if isinstance(transition, Dirichlet):
         transition = transition.concentration / jnp.sum(
             transition.concentration, axis=-1, keepdims=True
         )
-    return MDP(beliefs.reward_mean, transition, beliefs.rho)
+    return MDP(posterior.reward_mean, transition, posterior.rho)
 
 
-def sample_mdp(key: Key, beliefs: MdpPosterior) -> MDP:
-    """One MDP drawn from beliefs."""
+def sample_mdp(key: Key, posterior: MdpPosterior) -> MDP:
+    """Sample an MDP from a posterior."""
     key_reward, key_transition = jax.random.split(key)
-    noise = jax.random.normal(key_reward, beliefs.reward_mean.shape, beliefs.reward_mean.dtype)
-    reward = beliefs.reward_mean + jnp.sqrt(beliefs.reward_var) * noise
-    transition = beliefs.transition
+    noise = jax.random.normal(key_reward, posterior.reward_mean.shape, posterior.reward_mean.dtype)
+    reward = posterior.reward_mean + jnp.sqrt(posterior.reward_var) * noise
+    transition = posterior.transition
     if isinstance(transition, Dirichlet):
         transition = jax.random.dirichlet(key_transition, transition.concentration)
-    return MDP(reward, transition, beliefs.rho)
+    return MDP(reward, transition, posterior.rho)
 
 
 def pick_index(u: Array, probabilities: Array) -> Array:
-    """The index that a uniform number u in [0, 1) picks from probabilities [n]."""
+    """Map a uniform number u in [0, 1) to an index, distributed by the probabilities [n]."""
     edges = jnp.cumsum(probabilities)
-    # Scaled by the last edge, so that rounding in the sum can never lead past the last index.
+    # Scaling by the last edge keeps the index in range when the rounded sum is not one.
     return jnp.sum(edges <= u * edges[-1]).astype(jnp.int32)
 
 
-def walk(key: Key, mdp: MDP, noise_var: Array, policy: Array) -> Episode:
-    """Play one episode of a policy [L, S, A]."""
+def sample_episode(key: Key, mdp: MDP, noise_var: Array, policy: Array) -> Episode:
+    """Sample one episode of a policy [L, S, A]."""
 
     def step(state: Array, layer: tuple[Array, ...]) -> tuple[Array, Episode]:
         u, noise, r, p, pi = layer
@@ -208,9 +219,7 @@ def walk(key: Key, mdp: MDP, noise_var: Array, policy: Array) -> Episode:
         return successor, Episode(state, action, r[state, action] + noise, successor)
 
     key_uniform, key_noise = jax.random.split(key)
-    u = jax.random.uniform(
-        key_uniform, (len(policy) + 1, 2), policy.dtype
-    )  # all the chance of an episode, drawn at once
+    u = jax.random.uniform(key_uniform, (len(policy) + 1, 2), policy.dtype)
     noise = jnp.sqrt(noise_var) * jax.random.normal(key_noise, policy.shape[:1], policy.dtype)
     return jax.lax.scan(
         step, pick_index(u[-1, 0], mdp.rho), (u[:-1], noise, mdp.reward, mdp.transition, policy)
@@ -218,15 +227,18 @@ def walk(key: Key, mdp: MDP, noise_var: Array, policy: Array) -> Episode:
 
 
 def from_layers(rewards: Sequence[Any], transitions: Sequence[Any], rho: Any) -> MDP:
-    """An MDP of layers of different sizes: L rewards [S_l, A], L - 1 transitions [S_l, A, S_{l+1}], rho [S_1]; checked, then padded."""
+    """Build an MDP from layers of different sizes, padded to the largest and checked.
+
+    It takes L rewards [S_l, A], L - 1 transitions [S_l, A, S_{l+1}] and rho [S_1].
+    """
     rewards = [np.asarray(r, float) for r in rewards]
     transitions = [np.asarray(p, float) for p in transitions]
-    _check_fit(rewards, transitions, np.asarray(rho))
+    _check_layers(rewards, transitions, np.asarray(rho))
     horizon, n_actions = len(rewards), rewards[0].shape[1]
     n_states = max(r.shape[0] for r in rewards)
     reward = np.zeros((horizon, n_states, n_actions))
     transition = np.zeros((horizon, n_states, n_actions, n_states))
-    transition[..., 0] = 1  # states that are padding lead to state 0, and nothing leads to them
+    transition[..., 0] = 1  # padding states lead to state 0 and are never reached
     for layer, r in enumerate(rewards):
         reward[layer, : len(r)] = r
     for layer, p in enumerate(transitions):
@@ -237,8 +249,10 @@ def from_layers(rewards: Sequence[Any], transitions: Sequence[Any], rho: Any) ->
     return check_mdp(MDP(jnp.asarray(reward), jnp.asarray(transition), jnp.asarray(start)))
 
 
-def _check_fit(rewards: list[np.ndarray], transitions: list[np.ndarray], rho: np.ndarray) -> None:
-    """Raise unless every layer leads to the next."""
+def _check_layers(
+    rewards: list[np.ndarray], transitions: list[np.ndarray], rho: np.ndarray
+) -> None:
+    """Raise unless the shapes of consecutive layers match."""
     horizon, n_actions = len(rewards), rewards[0].shape[-1] if rewards and rewards[0].ndim else 0
     if not n_actions:
         raise ValueError("layer 1: there must be at least one layer with at least one action")
@@ -249,34 +263,34 @@ def _check_fit(rewards: list[np.ndarray], transitions: list[np.ndarray], rho: np
     for layer, r in enumerate(rewards):
         if r.ndim != 2 or r.shape[1] != n_actions:
             raise ValueError(
-                f"layer {layer + 1} of {horizon}: rewards have shape {r.shape}, expected (states, {n_actions})"
+                f"layer {layer + 1} of {horizon}: rewards have shape {r.shape}, "
+                f"expected (states, {n_actions})"
             )
     for layer, p in enumerate(transitions):
         expected = (*rewards[layer].shape, rewards[layer + 1].shape[0])
         if p.shape != expected:
             raise ValueError(
-                f"layer {layer + 1} of {horizon}: transitions have shape {p.shape}, expected {expected}"
+                f"layer {layer + 1} of {horizon}: transitions have shape {p.shape}, "
+                f"expected {expected}"
             )
     if rho.shape != (len(rewards[0]),):
         raise ValueError(
-            f"layer 1 of {horizon}: the initial distribution has shape {rho.shape}, expected ({len(rewards[0])},)"
+            f"layer 1 of {horizon}: the initial distribution has shape {rho.shape}, "
+            f"expected ({len(rewards[0])},)"
         )
 
 
-def _reject(bad: Any, what: str) -> None:
-    """Raise one line that names the first layer where `bad` [L, ...] holds."""
-    if np.any(bad):
-        layer, *cell = (int(i) for i in np.argwhere(bad)[0])
-        where = (
-            ""
-            if not cell
-            else f", state {cell[0]}" + (f", action {cell[1]}" if len(cell) > 1 else "")
-        )
-        raise ValueError(f"layer {layer + 1} of {len(bad)}{where}: {what}")
+def _reject(invalid: Any, message: str) -> None:
+    """Raise an error that names the first layer, state and action where `invalid` is true."""
+    if np.any(invalid):
+        layer, *cell = (int(i) for i in np.argwhere(invalid)[0])
+        labels = zip(("state", "action"), cell, strict=False)
+        position = "".join(f", {label} {index}" for label, index in labels)
+        raise ValueError(f"layer {layer + 1} of {len(invalid)}{position}: {message}")
 
 
 def _check_transition(transition: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise unless an array leads from every (l, s, a) to states that there are."""
+    """Raise unless transitions are valid for rewards of a shape (L, S, A)."""
     if np.issubdtype(transition.dtype, np.integer):
         if transition.shape != shape:
             raise ValueError(
@@ -289,7 +303,8 @@ def _check_transition(transition: np.ndarray, shape: tuple[int, ...]) -> None:
         return
     if transition.shape != (*shape, shape[1]):
         raise ValueError(
-            f"layer 1 of {shape[0]}: transitions have shape {transition.shape}, expected {(*shape, shape[1])}"
+            f"layer 1 of {shape[0]}: transitions have shape {transition.shape}, "
+            f"expected {(*shape, shape[1])}"
         )
     _reject(np.isnan(transition).any(axis=-1), "a transition probability is NaN")
     _reject((transition < 0).any(axis=-1), "a transition probability is negative")
@@ -303,7 +318,8 @@ def _check_rho(rho: np.ndarray, shape: tuple[int, ...]) -> None:
     """Raise unless rho is a distribution over the states."""
     if rho.shape != shape[1:2]:
         raise ValueError(
-            f"layer 1 of {shape[0]}: the initial distribution has shape {rho.shape}, expected {shape[1:2]}"
+            f"layer 1 of {shape[0]}: the initial distribution has shape {rho.shape}, "
+            f"expected {shape[1:2]}"
         )
     if not (rho >= 0).all() or abs(rho.sum() - 1) > PROBABILITY_TOLERANCE:
         raise ValueError(
@@ -311,15 +327,15 @@ def _check_rho(rho: np.ndarray, shape: tuple[int, ...]) -> None:
         )
 
 
-def check_variance(variance: Any, what: str) -> None:
+def check_variance(variance: Any, name: str) -> None:
     """Raise unless variances [L, ...] are finite and not negative."""
     variance = np.asarray(variance)
-    _reject(~np.isfinite(variance), f"{what} is not finite")
-    _reject(variance < 0, f"{what} is negative")
+    _reject(~np.isfinite(variance), f"{name} is not finite")
+    _reject(variance < 0, f"{name} is negative")
 
 
 def check_mdp(mdp: MDP) -> MDP:
-    """The MDP itself, or one clear error that names the layer that is wrong."""
+    """Return the MDP, or raise an error that names the first invalid layer."""
     reward = np.asarray(mdp.reward)
     if reward.ndim != 3:
         raise ValueError(f"rewards have shape {reward.shape}, expected (layers, states, actions)")
@@ -329,32 +345,33 @@ def check_mdp(mdp: MDP) -> MDP:
     return mdp
 
 
-def check_posterior(beliefs: MdpPosterior) -> MdpPosterior:
-    """The beliefs themselves, or one clear error that names the layer that is wrong."""
-    check_variance(beliefs.reward_var, "the variance of a mean reward")
-    if np.shape(beliefs.reward_var) != np.shape(beliefs.reward_mean):
+def check_posterior(posterior: MdpPosterior) -> MdpPosterior:
+    """Return the posterior, or raise an error that names the first invalid layer."""
+    check_variance(posterior.reward_var, "the variance of a mean reward")
+    if np.shape(posterior.reward_var) != np.shape(posterior.reward_mean):
         raise ValueError(
-            f"layer 1: variances have shape {np.shape(beliefs.reward_var)}, means {np.shape(beliefs.reward_mean)}"
+            f"layer 1: variances have shape {np.shape(posterior.reward_var)}, "
+            f"means {np.shape(posterior.reward_mean)}"
         )
-    if not float(beliefs.noise_var) >= 0:
+    if not float(posterior.noise_var) >= 0:
         raise ValueError(
-            f"every layer: the noise variance {float(beliefs.noise_var)} is not a number >= 0"
+            f"every layer: the noise variance {float(posterior.noise_var)} is not a number >= 0"
         )
-    if isinstance(beliefs.transition, Dirichlet):
-        concentration = np.asarray(beliefs.transition.concentration)
+    if isinstance(posterior.transition, Dirichlet):
+        concentration = np.asarray(posterior.transition.concentration)
         _reject(
             ~(np.isfinite(concentration) & (concentration >= 0)).all(axis=-1),
             "a concentration is not a number >= 0",
         )
         _reject(concentration.sum(axis=-1) <= 0, "the concentrations sum to zero")
-    check_mdp(mean(beliefs))
-    return beliefs
+    check_mdp(mean_mdp(posterior))
+    return posterior
 
 
 def random_prior(
     horizon: int, n_states: int, n_actions: int, reward_std: float = 1.0, noise_std: float = 1.0
 ) -> MdpPosterior:
-    """Beliefs from which random layered MDPs are drawn: Gaussian rewards, flat Dirichlet rows, a uniform start."""
+    """Return a prior over random MDPs: Gaussian rewards, flat Dirichlet rows, uniform rho."""
     shape = (horizon, n_states, n_actions)
     return MdpPosterior(
         jnp.zeros(shape),
@@ -366,14 +383,17 @@ def random_prior(
 
 
 def bandit_prior(n_actions: int, reward_std: float = 1.0, noise_std: float = 1.0) -> MdpPosterior:
-    """Beliefs about a Gaussian bandit: one layer, one state."""
+    """Return a prior over Gaussian bandits: one layer, one state."""
     return random_prior(1, 1, n_actions, reward_std, noise_std)._replace(
         transition=jnp.zeros((1, 1, n_actions), jnp.int32)
     )
 
 
 def deep_sea_mdp(depth: int, mapping_seed: int) -> MDP:
-    """DeepSea as a layered MDP: row = layer, column = state, the deep agent's own action mapping [f-DeepSea]."""
+    """Return DeepSea as a layered MDP [f-DeepSea]: rows are layers, columns are states.
+
+    The action mapping is that of `ersac.envs.deep_sea`.
+    """
     column = np.arange(depth)
     moves_right = action_map(depth, mapping_seed)[..., None] == np.arange(2)  # [L, S, A]
     successor = np.where(
@@ -389,38 +409,34 @@ def deep_sea_mdp(depth: int, mapping_seed: int) -> MDP:
 
 
 def deep_sea_prior(
-    env_params: MDP, sigma: float, noise: float, known_transitions: bool
+    mdp: MDP, sigma: float, noise_std: float, known_transitions: bool
 ) -> MdpPosterior:
-    """Beliefs of a diver: rewards N(0, sigma^2), and moves that are known or go one column left or right, it does not know which.
+    """Return a prior for DeepSea with rewards N(0, sigma^2).
 
-    Noise zero says that what was seen once is known, which in the deterministic sea is true.
+    Transitions are either known, or lead one column left or right with unknown probability.
+    With noise_std = 0, which is true of deterministic DeepSea, one visit determines a reward.
     """
-    nothing = jnp.zeros_like(env_params.reward)
-    beliefs = MdpPosterior(
-        nothing,
-        nothing + sigma**2,
-        jnp.asarray(noise**2, nothing.dtype),
-        env_params.transition,
-        env_params.rho,
+    zeros = jnp.zeros_like(mdp.reward)
+    prior = MdpPosterior(
+        zeros, zeros + sigma**2, jnp.asarray(noise_std**2, zeros.dtype), mdp.transition, mdp.rho
     )
     if known_transitions:
-        return beliefs
-    depth = len(env_params.rho)
+        return prior
+    depth = len(mdp.rho)
     column = np.arange(depth)
-    either = np.zeros((depth, depth))
-    either[column, np.minimum(column + 1, depth - 1)] = either[
-        column, np.maximum(column - 1, 0)
-    ] = DEEP_SEA_CONCENTRATION
-    concentration = jnp.broadcast_to(
-        jnp.asarray(either, nothing.dtype)[:, None], (*nothing.shape, depth)
-    )
-    return beliefs._replace(transition=Dirichlet(concentration))
+    concentration = np.zeros((depth, depth))
+    concentration[column, np.minimum(column + 1, depth - 1)] = DEEP_SEA_CONCENTRATION
+    concentration[column, np.maximum(column - 1, 0)] = DEEP_SEA_CONCENTRATION
+    rows = jnp.asarray(concentration, zeros.dtype)[:, None]
+    return prior._replace(transition=Dirichlet(jnp.broadcast_to(rows, (*zeros.shape, depth))))
 
 
 def river_swim(horizon: int, n_states: int) -> MDP:
-    """RiverSwim unrolled in time: swim right (1) against the current for 1, or drift left (0) for 0.005; start at the left bank.
+    """Return RiverSwim unrolled in time, starting at the left bank.
 
-    Right succeeds with 0.35, stays with 0.6 and slips with 0.05 (0.6 / 0.4 at the left bank, 0.95 stays at the right one).
+    Action 0 drifts left and earns 0.005 at the left bank. Action 1 swims right against the current
+    and earns 1 at the right bank; it moves right with probability 0.35, stays with 0.6 and moves
+    left with 0.05 (at the left bank 0.6 right and 0.4 stay, at the right bank 0.95 stay).
     """
     p = np.zeros((n_states, 2, n_states))
     for s in range(n_states):

@@ -1,7 +1,8 @@
-"""The game [e-saddle] solved both ways, and the regret decomposition that its two players minimise.
+"""The saddle-point problem [e-saddle] and the decomposition of its regret bound [l-decomp].
 
-`max_pi min_tau E J^pi_{1,tau}`: for a given policy the best tau is a square root, for a given tau the best policy is a softmax,
-and their meeting point is K-learning. The policy's part of the regret bound is `Dist`, tau's part is `Optimism` [l-decomp].
+The game is `max_pi min_tau E J^pi_{1,tau}`. The best response of tau to a policy is a square root,
+the best response of the policy to tau is the Boltzmann policy, and K-learning finds the saddle
+point. The policy minimises the component `Dist` of the regret bound, tau the component `Optimism`.
 """
 
 from collections.abc import Callable
@@ -18,116 +19,124 @@ from ersac.theory.klearning import Beliefs
 from ersac.types import Array, Tree
 
 
-class Play(NamedTuple):
-    """Where the two players stand: parameters of a policy, and the logarithm of tau."""
+class GameParams(NamedTuple):
+    """Parameters of both players: those of the policy, and the logarithm of tau."""
 
     theta: Array
     log_tau: Array
 
 
 class Decomposition(NamedTuple):
-    """The two components of the regret bound [l-decomp]; they sum to `E J* - E V^pi`."""
+    """The components of the regret bound [l-decomp]; their sum is `E J* - E V^pi`."""
 
     dist: Array
     optimism: Array
 
 
-def value(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
-    """The payoff of the game `E_{s ~ rho} J^pi_{1,tau}(s)` [e-saddle]."""
+def game_value(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
+    """Return the objective of the game, `E_{s ~ rho} J^pi_{1,tau}(s)` [e-saddle]."""
     return mdps.start_value(beliefs.mdp.rho, klearning.k_values(beliefs, policy, tau))
 
 
 def mean_value(beliefs: Beliefs, policy: Array) -> Array:
-    """`E_phi E_rho V^pi_1`: by layerwise independence the value in the mean MDP."""
+    """Return `E_phi E_rho V^pi_1`, which by layerwise independence is the value in the mean MDP."""
     return mdps.start_value(beliefs.mdp.rho, mdps.policy_values(beliefs.mdp, policy))
 
 
 def dist(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
-    """`Dist(pi, tau) = sum_l tau E_pi KL(pi_l || pi*_{l,tau})` [before l-kl]."""
+    """Return `Dist(pi, tau) = sum_l tau E_pi KL(pi_l || pi*_{l,tau})` [before l-kl]."""
     log_star = klearning.solve_at(beliefs, tau).log_policy
-    taken = mdps.occupancy(beliefs.mdp, policy)
+    occupancy = mdps.occupancy(beliefs.mdp, policy)
     log_policy = jnp.log(jnp.where(policy > 0, policy, 1))
-    return tau * jnp.sum(jnp.where(policy > 0, taken * (log_policy - log_star), 0))
+    return tau * jnp.sum(jnp.where(policy > 0, occupancy * (log_policy - log_star), 0))
 
 
 def optimism(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
-    """`Optimism(pi, tau) = E_rho (J^pi_{1,tau} - E_phi V^pi_1)` [before l-kl]."""
-    return value(beliefs, policy, tau) - mean_value(beliefs, policy)
+    """Return `Optimism(pi, tau) = E_rho (J^pi_{1,tau} - E_phi V^pi_1)` [before l-kl]."""
+    return game_value(beliefs, policy, tau) - mean_value(beliefs, policy)
 
 
 def decompose(beliefs: Beliefs, policy: Array, tau: Array) -> Decomposition:
-    """Both components of the bound `regret <= Dist + Optimism` [l-decomp]."""
+    """Return both components of the bound `regret <= Dist + Optimism` [l-decomp]."""
     return Decomposition(dist(beliefs, policy, tau), optimism(beliefs, policy, tau))
 
 
 def optimism_terms(beliefs: Beliefs, policy: Array) -> tuple[Array, Array]:
-    """`sum_l E_pi sigma2` and `sum_l E_pi H`: Optimism is the first / (2 tau) + tau the second [proof of l-opt-regret]."""
-    taken = mdps.occupancy(beliefs.mdp, policy)
-    return jnp.sum(taken * beliefs.sigma2), jnp.sum(
-        jnp.sum(taken, axis=-1) * klearning.policy_entropy(policy)
-    )
+    """Return `sum_l E_pi sigma2` and `sum_l E_pi H`.
+
+    Optimism is the first / (2 tau) plus tau times the second [proof of l-opt-regret].
+    """
+    occupancy = mdps.occupancy(beliefs.mdp, policy)
+    state_occupancy = jnp.sum(occupancy, axis=-1)
+    total_sigma2 = jnp.sum(occupancy * beliefs.sigma2)
+    return total_sigma2, jnp.sum(state_occupancy * klearning.policy_entropy(policy))
 
 
-def best_tau(beliefs: Beliefs, policy: Array) -> Array:
-    """tau's best response to a policy, `sqrt(sum E sigma2 / (2 sum E H))`."""
+def best_response_tau(beliefs: Beliefs, policy: Array) -> Array:
+    """Return the tau that minimises the game for a policy: `sqrt(sum E sigma2 / (2 sum E H))`."""
     total_sigma2, total_entropy = optimism_terms(beliefs, policy)
     return jnp.sqrt(total_sigma2 / (2 * total_entropy))
 
 
-def least_optimism(beliefs: Beliefs, policy: Array) -> Array:
-    """`min_tau Optimism(pi, tau) = sqrt(2 sum E sigma2 sum E H)` [t-main, l-opt-regret]."""
+def min_optimism(beliefs: Beliefs, policy: Array) -> Array:
+    """Return `min_tau Optimism(pi, tau) = sqrt(2 sum E sigma2 sum E H)` [t-main, l-opt-regret]."""
     total_sigma2, total_entropy = optimism_terms(beliefs, policy)
     return jnp.sqrt(2 * total_sigma2 * total_entropy)
 
 
-def guaranteed(beliefs: Beliefs, policy: Array) -> Array:
-    """`min_tau E J^pi_{1,tau}`: what a policy secures in the game against every tau."""
-    return mean_value(beliefs, policy) + least_optimism(beliefs, policy)
+def worst_case_value(beliefs: Beliefs, policy: Array) -> Array:
+    """Return `min_tau E J^pi_{1,tau}`, the value of the game for a policy [e-saddle]."""
+    return mean_value(beliefs, policy) + min_optimism(beliefs, policy)
 
 
 def duality_gap(beliefs: Beliefs, policy: Array, tau: Array) -> Array:
-    """`max_pi' J^pi'_tau - min_tau' J^pi_tau'`: zero exactly at the saddle point [ass-strong-duality], positive elsewhere."""
-    return klearning.start_j(beliefs, tau) - guaranteed(beliefs, policy)
+    """Return `max_pi' E J^pi'_tau - min_tau' E J^pi_tau'` [ass-strong-duality].
+
+    It is zero exactly at the saddle point and positive elsewhere.
+    """
+    return klearning.start_j(beliefs, tau) - worst_case_value(beliefs, policy)
 
 
 def regret_bound(
     n_states: int, n_actions: int, horizon: int, sigma2: float, episodes: Array
 ) -> Array:
-    """The bound of [c-basic] with its constants, for sigma2 / (visits + 1): n_states counts all layers.
+    """Return the bound of [c-basic] with constants, for an uncertainty of sigma2 / (visits + 1).
 
-    The proof of [l-opt-regret] gives `sigma2 |A| |S| (1 + log N) / (2 tau) + tau N L log |A|` for any tau; this is its least value.
+    The proof of [l-opt-regret] bounds cumulative regret over N episodes by
+    `sigma2 |A| |S| (1 + log N) / (2 tau) + tau N L log |A|` for every tau; this is the minimum over
+    tau. n_states counts the states of all layers.
     """
     uncertainty = sigma2 * n_actions * n_states * (1 + jnp.log(episodes))
     return jnp.sqrt(2 * uncertainty * episodes * horizon * jnp.log(n_actions))
 
 
-def tabular_class(theta: Array) -> Array:
-    """Every policy: one logit [L, S, A] each; returns log-probabilities."""
+def tabular_softmax(theta: Array) -> Array:
+    """Return the log-policy of logits theta [L, S, A]: the class of all policies."""
     return jax.nn.log_softmax(theta, axis=-1)
 
 
-def softmax_class(features: Array) -> Callable[[Array], Array]:
-    """A restricted class Pi: logits linear in features [L, S, A, D], so theta is [D]."""
+def linear_softmax(features: Array) -> Callable[[Array], Array]:
+    """Return the policy class Pi with logits linear in features [L, S, A, D], so theta is [D]."""
     return lambda theta: jax.nn.log_softmax(features @ theta, axis=-1)
 
 
 def surrogate(beliefs: Beliefs, log_policy: Array, tau: Array) -> Array:
-    """`E_pi` of the one scalar payoff: its gradients are those of the game, though visits and advantages are held still [e-pol-grad].
+    """Return the expected payoff, whose gradients are those of the game [e-pol-grad].
 
-    This is the deep agent's objective with exact expectations in the place of samples.
+    Occupancy and advantages are constants under differentiation. It is the objective of the deep
+    agent with exact expectations instead of samples.
     """
     policy = jnp.exp(jax.lax.stop_gradient(log_policy))
     values = klearning.k_values(beliefs, policy, jax.lax.stop_gradient(tau))
-    taken = jax.lax.stop_gradient(mdps.occupancy(beliefs.mdp, policy))
+    occupancy = jax.lax.stop_gradient(mdps.occupancy(beliefs.mdp, policy))
     advantage = values.q - values.v[..., None]
     entropy = game.entropy(log_policy)[..., None]
-    return jnp.sum(
-        taken * game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau, entropy)
-    )
+    payoff = game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau, entropy)
+    return jnp.sum(occupancy * payoff)
 
 
-def minimise_adam(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
-    """The optimiser of both players: a short memory of gradients, because the opponent moves too."""
+def saddle_optimiser(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
+    """Return the optimiser of both players: Adam with short averages, as the opponent moves too."""
     return optax.adam(learning_rate, b1=0.5, b2=0.99, eps=1e-16)
 
 
@@ -136,29 +145,32 @@ def ascend_descend(
     policy_class: Callable[[Array], Array],
     optimiser: optax.GradientTransformation,
     steps: int,
-    play: Play,
+    params: GameParams,
     opt: Tree,
-) -> tuple[Play, Tree]:
-    """Simultaneous gradient ascent in theta and descent in log tau on [e-saddle]: Algorithm 1 without samples [a-kac]."""
+) -> tuple[GameParams, Tree]:
+    """Take simultaneous ascent steps in theta and descent steps in log tau on [e-saddle].
 
-    def payoff(play: Play) -> Array:
-        return surrogate(beliefs, policy_class(play.theta), jnp.exp(play.log_tau))
+    This is Algorithm 1 [a-kac] with exact expectations instead of samples.
+    """
 
-    def step(carry: tuple[Play, Tree], _: None) -> tuple[tuple[Play, Tree], None]:
-        play, opt = carry
-        up = jax.grad(payoff)(play)
-        updates, opt = optimiser.update(
-            Play(-up.theta, up.log_tau), opt
-        )  # optimisers descend; the policy does not
-        return (optax.apply_updates(play, updates), opt), None
+    def payoff(params: GameParams) -> Array:
+        return surrogate(beliefs, policy_class(params.theta), jnp.exp(params.log_tau))
 
-    return jax.lax.scan(step, (play, opt), None, length=steps)[0]
+    def step(carry: tuple[GameParams, Tree], _: None) -> tuple[tuple[GameParams, Tree], None]:
+        params, opt = carry
+        gradient = jax.grad(payoff)(params)
+        descent = gradient._replace(theta=-gradient.theta)  # the optimiser descends, theta ascends
+        updates, opt = optimiser.update(descent, opt)
+        return (optax.apply_updates(params, updates), opt), None
+
+    return jax.lax.scan(step, (params, opt), None, length=steps)[0]
 
 
 def solve_by_gradients(
     beliefs: Beliefs, policy_class: Callable[[Array], Array], theta: Array, steps: int = 6000
-) -> Play:
-    """The saddle point by gradients alone, from theta and the tau that answers it: no equation for an optimum is solved."""
-    optimiser = minimise_adam(optax.cosine_decay_schedule(0.2, steps, 1e-3))
-    start = Play(theta, jnp.log(best_tau(beliefs, jnp.exp(policy_class(theta)))))
+) -> GameParams:
+    """Find the saddle point [e-saddle] by gradients, from theta and tau's best response to it."""
+    optimiser = saddle_optimiser(optax.cosine_decay_schedule(0.2, steps, 1e-3))
+    log_tau = jnp.log(best_response_tau(beliefs, jnp.exp(policy_class(theta))))
+    start = GameParams(theta, log_tau)
     return ascend_descend(beliefs, policy_class, optimiser, steps, start, optimiser.init(start))[0]

@@ -5,78 +5,78 @@ from typing import Annotated
 
 from ersac.config import Count, NonNegative, Positive, Range, Unit
 
-AGENTS = ("k-learning", "saddle", "psrl", "ucbvi", "optimism", "epsilon-greedy")
+TABULAR_AGENTS = ("k-learning", "saddle", "psrl", "ucbvi", "optimism", "epsilon-greedy")
 
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 
 
 @dataclass(frozen=True)
 class Learners:
-    """How the tabular agents are set; every agent reads only its own."""
+    """Hyperparameters of the tabular agents."""
 
     sigma_scale: Positive = 0.7
-    """k-learning, saddle: multiple of the posterior standard deviation of one step that is taken for sigma (docs/theory.md)."""
+    """k-learning, saddle: sigma as a multiple of the posterior standard deviation of one step."""
     gradient_steps: Count = 5
-    """saddle: steps of gradient ascent-descent in every episode."""
+    """saddle: gradient ascent-descent steps per episode."""
     learning_rate: Positive = 0.1
-    """saddle: Adam step of theta and log tau."""
+    """saddle: learning rate of Adam for theta and log tau."""
     ucb_scale: NonNegative = 0.05
-    """ucbvi: multiple of the Hoeffding bonus; 7 in its paper, which is far too much for a few thousand episodes."""
+    """ucbvi: multiple of the Hoeffding bonus; the 7 of its paper is too large for short runs."""
     mu: NonNegative = 2.0
     """optimism: multiple of sigma that is added to every reward."""
     epsilon: Unit = 0.1
-    """epsilon-greedy: probability of a blind action."""
+    """epsilon-greedy: probability of a uniformly random action."""
 
 
 @dataclass(frozen=True)
 class TheoryDeepSea:
-    """Let a tabular agent dive."""
+    """Run a tabular agent on DeepSea."""
 
     depth: Annotated[int, Range(1, 1000)] = 20
     """Rows and columns of the grid; an episode has this many steps."""
     agent: str = "k-learning"
     """The agent: k-learning, saddle, psrl, ucbvi, optimism or epsilon-greedy."""
     seeds: Annotated[int, Range(1, 10_000)] = 5
-    """How many seeds run side by side; each has its own map of actions."""
+    """Number of seeds, run in parallel; every seed has its own action mapping."""
     seed: Seed = 0
-    """The first seed; the others follow it."""
+    """The first seed; the others are consecutive."""
     episodes: Count = 3000
-    """Episodes a seed; it stops early where every seed is solved by both rules."""
+    """Episodes per seed; the run stops early once every seed is solved by both rules."""
     sigma: Positive = 0.1
     """Prior standard deviation of every mean reward."""
     noise: NonNegative = 0.0
-    """Standard deviation of the noise that the agent believes in; zero says that one visit is enough, as it is in this sea."""
+    """Reward noise (standard deviation) that the agent assumes; with 0 one visit is enough."""
     known_transitions: bool = True
-    """Tell the agent where moves lead; otherwise it knows only that a move goes one column left or right."""
+    """Give the agent the transitions; otherwise it knows that moves go one column left or right."""
     learners: Learners = field(
         default_factory=lambda: Learners(sigma_scale=1.0, gradient_steps=20, ucb_scale=0.001)
     )
-    """The agents' own settings."""
+    """Hyperparameters of the agents."""
 
 
 @dataclass(frozen=True)
 class TheoryRegret:
-    """Print and draw all of it: regret against the bound, its decomposition, tau*, and DeepSea against depth."""
+    """Print and draw regret against its bound, the decomposition, tau*, and DeepSea by depth."""
 
     horizon: Annotated[int, Range(1, 100)] = 4
     """Layers of the random MDPs."""
     states: Annotated[int, Range(1, 100)] = 3
-    """States of every layer."""
+    """States per layer."""
     actions: Annotated[int, Range(2, 100)] = 3
-    """Actions of every state."""
+    """Actions per state."""
     reward_std: Positive = 0.5
-    """Prior standard deviation of every mean reward; at 0.5, 95 in 100 satisfy the theory's |r| <= 1."""
+    """Prior standard deviation of every mean reward; at 0.5, 95 % satisfy |r| <= 1."""
     noise_std: Positive = 0.5
-    """Standard deviation of one reward about its mean."""
+    """Standard deviation of a reward around its mean."""
     draws: Annotated[int, Range(2)] = 64
-    """MDPs drawn from the prior, the same ones for every agent."""
+    """Number of MDPs sampled from the prior, the same for every agent."""
     episodes: Annotated[int, Range(10)] = 2000
-    """Episodes on every one."""
+    """Episodes on every MDP."""
     seed: Seed = 1000
-    """The first seed; settings were tuned on seeds 0 to 99."""
+    """The first seed; hyperparameters were tuned on seeds 0 to 99."""
     depths: tuple[Annotated[int, Range(1, 1000)], ...] = (5, 10, 15, 20, 30, 40, 60)
-    """Depths of DeepSea at which k-learning's episodes are counted."""
+    """Depths of DeepSea at which k-learning is run."""
     deep_sea_seeds: Annotated[int, Range(1)] = 10
-    """Seeds at every depth."""
+    """Seeds per depth."""
     learners: Learners = field(default_factory=Learners)
-    """The agents' own settings."""
+    """Hyperparameters of the agents."""
