@@ -35,7 +35,7 @@ FAULTS = [
     ),
     Fault(
         "algorithm/risk.py",
-        "seeking",
+        "risk_seeking",
         "drop_factor",
         "algorithm/test_risk.py",
         "test_the_taus_of_the_paper",
@@ -44,7 +44,7 @@ FAULTS = [
     ),
     Fault(
         "algorithm/risk.py",
-        "optimist",
+        "simple_optimism",
         "drop_call",
         "algorithm/test_risk.py",
         "test_bonuses",
@@ -75,7 +75,7 @@ FAULTS = [
     ),
     Fault(
         "algorithm/returns.py",
-        "targets",
+        "vtrace_targets",
         "swap_bounds",
         "algorithm/test_returns.py",
         "test_targets_agree_with_rlax",
@@ -83,7 +83,7 @@ FAULTS = [
     ),
     Fault(
         "algorithm/returns.py",
-        "targets",
+        "vtrace_targets",
         "replace",
         "algorithm/test_returns.py",
         "test_entropy_of_later_steps_is_in_the_action_value_and_its_own_is_not",
@@ -527,7 +527,7 @@ FAULTS = [
     ),
     Fault(
         "algorithm/replay.py",
-        "newest_before",
+        "count_newest",
         "drop_term",
         "algorithm/test_replay.py",
         "test_the_newest_has_its_share_of_any_number_of_draws",

@@ -73,7 +73,7 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array
     """A trajectory through states with three actions, seen with rho = 1; and sigma2 of every action [T+1, A]."""
     steps = 6
     rng = np.random.default_rng(seed)
-    tau, attitude = jnp.exp(log_tau), risk.seeking()
+    tau, attitude = jnp.exp(log_tau), risk.risk_seeking()
     sigma2 = jnp.asarray(rng.exponential(size=(steps + 1, 3)))
     logits, action = (
         jnp.asarray(rng.normal(size=(steps + 1, 3))),

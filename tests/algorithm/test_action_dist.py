@@ -6,7 +6,7 @@ import pytest
 from jax import numpy as jnp
 from scipy import stats
 
-from ersac.algorithm.action_dist import CELLS, LEAST_LOG_STD, MOST_LOG_STD, make_action_dist
+from ersac.algorithm.action_dist import CELLS, MAX_LOG_STD, MIN_LOG_STD, make_action_dist
 from ersac.envs.base import Box, Discrete
 
 LINE = make_action_dist(Box((1,), low=(-1.0,), high=(1.0,)))
@@ -17,15 +17,15 @@ TOLD = [
     (-1.5, 0.5),
     (6.0, 0.0),
     (-20.0, 0.7),
-    (0.0, LEAST_LOG_STD),
-    (1.0, MOST_LOG_STD),
+    (0.0, MIN_LOG_STD),
+    (1.0, MAX_LOG_STD),
     (0.2, -9.0),
     (0.0, 7.0),
 ]
 
 
 def spread(told) -> tuple[float, float]:
-    return told[0], float(np.exp(np.clip(told[1], LEAST_LOG_STD, MOST_LOG_STD)))
+    return told[0], float(np.exp(np.clip(told[1], MIN_LOG_STD, MAX_LOG_STD)))
 
 
 @pytest.mark.parametrize("told", [told for told in TOLD if abs(told[0]) < 5])
@@ -59,7 +59,7 @@ def test_entropy_is_the_mean_of_minus_log_prob(float64, told):
 def test_the_entropy_of_all_cells_alike_is_the_most_there_is():
     """And entries add up."""
     plane = make_action_dist(Box((2,), low=(0.0, 0.0), high=(1.0, 1.0)))
-    log_std = jnp.linspace(LEAST_LOG_STD, MOST_LOG_STD, 50)
+    log_std = jnp.linspace(MIN_LOG_STD, MAX_LOG_STD, 50)
     one = LINE.entropy(jnp.stack([jnp.zeros(50), log_std], axis=-1))
     assert np.log(CELLS) - 0.05 < one.max() <= np.log(CELLS)
     assert one[0] < 0 < one.max()

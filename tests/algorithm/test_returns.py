@@ -54,7 +54,7 @@ def test_vtrace_is_its_double_sum(float64, lam):
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
 def test_targets_agree_with_rlax(float64, lam):
     value, reward, discount, rho = map(jnp.asarray, draw(7))
-    target = returns.targets(value, reward, jnp.zeros_like(reward), discount, rho, lam)
+    target = returns.vtrace_targets(value, reward, jnp.zeros_like(reward), discount, rho, lam)
     oracle = rlax.vtrace_td_error_and_advantage(
         value[:-1], value[1:], reward, discount, rho, lambda_=lam
     )
@@ -75,7 +75,7 @@ def test_td_lambda_is_the_case_rho_one(float64):
 def test_entropy_of_later_steps_is_in_the_action_value_and_its_own_is_not(float64):
     value, reward, discount, _ = map(jnp.asarray, draw(5))
     rho, entropy = jnp.ones_like(reward), jnp.linspace(0.1, 0.7, len(reward))
-    given = lambda e: returns.targets(value, reward, e, discount, rho, 1.0).action_value
+    given = lambda e: returns.vtrace_targets(value, reward, e, discount, rho, 1.0).action_value
     influence = np.asarray(jax.jacobian(given)(entropy))  # [T, T]
     assert np.all(influence[np.tril_indices(len(reward))] == 0)
     assert influence[3, 4] == pytest.approx(float(discount[3]))

@@ -20,14 +20,15 @@ def payoff(attitude: risk.Risk, log_tau, log_pi_a=-0.5, advantage=0.7, sigma2=0.
 
 
 def test_the_taus_of_the_paper(float64):
-    gradient = jax.grad(lambda tau: payoff(risk.seeking(), jnp.log(tau)))(jnp.asarray(0.4))
+    gradient = jax.grad(lambda tau: payoff(risk.risk_seeking(), jnp.log(tau)))(jnp.asarray(0.4))
     assert float(gradient) == pytest.approx(
         0.6 - 0.3 / (2 * 0.4**2), abs=1e-14
     )  # H - sigma2 / (2 tau^2)
 
 
 @pytest.mark.parametrize(
-    "attitude", [risk.neutral(0.01), risk.optimist(1.0, 0.01), risk.frozen(risk.seeking())]
+    "attitude",
+    [risk.risk_neutral(0.01), risk.simple_optimism(1.0, 0.01), risk.frozen(risk.risk_seeking())],
 )
 def test_tau_stays_still_where_nothing_depends_on_it(attitude):
     assert float(jax.grad(lambda log_tau: payoff(attitude, log_tau))(jnp.asarray(-1.0))) == 0
@@ -35,16 +36,18 @@ def test_tau_stays_still_where_nothing_depends_on_it(attitude):
 
 def test_frozen_pays_the_same():
     log_tau = jnp.asarray(-1.0)
-    assert float(payoff(risk.frozen(risk.seeking()), log_tau)) == float(
-        payoff(risk.seeking(), log_tau)
+    assert float(payoff(risk.frozen(risk.risk_seeking()), log_tau)) == float(
+        payoff(risk.risk_seeking(), log_tau)
     )
 
 
 def test_bonuses():
     sigma2, tau = jnp.array([0.0, 0.04]), jnp.asarray(0.1)
-    np.testing.assert_allclose(risk.neutral(0.01).bonus(sigma2, tau), [0, 0])
-    np.testing.assert_allclose(risk.optimist(2.0, 0.01).bonus(sigma2, tau), [0, 0.4], rtol=1e-6)
-    np.testing.assert_allclose(risk.seeking().bonus(sigma2, tau), [0, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(risk.risk_neutral(0.01).bonus(sigma2, tau), [0, 0])
+    np.testing.assert_allclose(
+        risk.simple_optimism(2.0, 0.01).bonus(sigma2, tau), [0, 0.4], rtol=1e-6
+    )
+    np.testing.assert_allclose(risk.risk_seeking().bonus(sigma2, tau), [0, 0.2], rtol=1e-6)
 
 
 def test_the_advantage_is_not_differentiated():

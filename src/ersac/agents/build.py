@@ -45,13 +45,13 @@ def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Ri
     """The attitude to risk that some settings describe."""
     match settings:
         case config.Seeking(learn_tau=True):
-            return risks.seeking()
+            return risks.risk_seeking()
         case config.Seeking():
-            return risks.frozen(risks.seeking())
+            return risks.frozen(risks.risk_seeking())
         case config.Neutral(alpha):
-            return risks.neutral(alpha)
+            return risks.risk_neutral(alpha)
         case config.Optimist(mu, alpha):
-            return risks.optimist(mu, alpha)
+            return risks.simple_optimism(mu, alpha)
 
 
 def make_uncertainty(

@@ -102,7 +102,7 @@ def advantages(
 ) -> tuple[Array, Array, Array, Array]:
     """K less J of the steps [T], clipped; the critic's errors [T]; the scale [] and the mean square [] of the former. No gradient."""
     r_tau = game.optimistic_reward(rewards(settings, v), bonus)
-    target = returns.targets(
+    target = returns.vtrace_targets(
         j, r_tau, entropy_bonus, settings.gamma * v.t.discount, v.rho, settings.lam
     )
     advantage, advantage_scale = target.action_value - j[:-1], stop_gradient(v.weight)

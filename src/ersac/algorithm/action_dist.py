@@ -1,7 +1,8 @@
-"""What a head's numbers mean as a policy: a choice among actions, or a point in a box.
+"""Action distributions: the policy head's outputs as a categorical or a tanh-normal distribution.
 
-An action is kept as it was drawn. A squashed one is kept before it is squashed: the step in between is the same for every policy, so it
-drops out of every ratio, and an action at the very edge of its box has a finite logarithm.
+A trajectory stores actions before tanh. The log-derivative of tanh is then the same under every
+policy and cancels in importance ratios, and an action at the edge of its box has a finite
+log-probability.
 """
 
 import math
@@ -16,42 +17,41 @@ from ersac.algorithm import game
 from ersac.envs.base import Box, Discrete, Space
 from ersac.types import Array, Key
 
-CELLS = 16  # that a continuous entropy counts an entry's range in: it is positive while a policy covers more than a cell
-LEAST_LOG_STD, MOST_LOG_STD = -5.0, 1.0
-NODES = np.linspace(
-    -4.5, 4.5, 25
-)  # of a mean under a normal distribution: Gauss's nodes take the bend of log tanh' far less well
+# The entropy of a continuous action is that of its box divided into this many cells a dimension: it
+# is positive while a policy covers more than one cell.
+CELLS = 16
+MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
+# Quadrature for means under a normal distribution. Evenly spaced nodes are far more accurate here
+# than Gauss-Hermite's, because the log-derivative of tanh is nearly piecewise linear.
+NODES = np.linspace(-4.5, 4.5, 25)
 WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
 
 
 class ActionDist(NamedTuple):
-    """`dist_params` is what the policy's head says of a state [..., outputs]."""
+    """A family of distributions over actions, parametrised by `dist_params` [..., outputs]."""
 
-    outputs: int
-    action_noise: Callable[[Key, int], Array]  # key, T -> the randomness of T actions
-    draw: Callable[[Array, Array], Array]  # told, one step's chance -> action
-    mode: Callable[[Array], Array]  # told -> the likeliest action
-    log_prob: Callable[[Array, Array], Array]  # told, action -> [...]
-    log_pi: Callable[
-        [Array], Array
-    ]  # told -> log-probabilities of all that can be counted [..., n_actions]
-    entropy: Callable[[Array], Array]  # told -> [...]   in nats
-    to_env: Callable[[Array], Array]  # action -> what the environment takes
-    action_index: Callable[
-        [Array], Array
-    ]  # action -> which of `n_actions` it is, for whoever keeps something of each
-    n_actions: int
+    outputs: int  # numbers that the policy head returns for a state
+    n_actions: int  # actions with statistics of their own: 1 where actions are continuous
+    action_noise: Callable[[Key, int], Array]  # key, T -> the noise of T actions [T, ...]
+    draw: Callable[[Array, Array], Array]  # dist_params, noise of one step -> action
+    mode: Callable[[Array], Array]  # dist_params -> most likely action (before tanh)
+    log_prob: Callable[[Array, Array], Array]  # dist_params, action -> [...]
+    log_pi: Callable[[Array], Array]  # dist_params -> log-probabilities [..., n_actions]
+    entropy: Callable[[Array], Array]  # dist_params -> [...], in nats
+    to_env: Callable[[Array], Array]  # action -> action as the environment takes it
+    action_index: Callable[[Array], Array]  # action -> index below n_actions
 
 
 def make_action_dist(actions: Space) -> ActionDist:
-    """The policy that fits a space of actions."""
+    """Return the action distribution for an action space."""
     return categorical(actions.n) if isinstance(actions, Discrete) else tanh_normal(actions)
 
 
 def categorical(n_actions: int) -> ActionDist:
-    """Logits; the largest of logits plus Gumbel noise is a draw."""
+    """Return a categorical distribution; its parameters are logits, and draws use Gumbel noise."""
     return ActionDist(
         outputs=n_actions,
+        n_actions=n_actions,
         action_noise=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
         draw=lambda logits, gumbel: jnp.argmax(logits + gumbel, axis=-1),
         mode=lambda logits: jnp.argmax(logits, axis=-1),
@@ -60,67 +60,69 @@ def categorical(n_actions: int) -> ActionDist:
         entropy=lambda logits: game.entropy(jax.nn.log_softmax(logits)),
         to_env=lambda action: action,
         action_index=lambda action: action,
-        n_actions=n_actions,
     )
 
 
-def take_action(of_actions: Array, action: Array) -> Array:
-    """What the actions [...] have of what all have [..., A]."""
-    return jnp.take_along_axis(of_actions, action[..., None], axis=-1)[..., 0]
+def take_action(values: Array, action: Array) -> Array:
+    """Return the entries [...] of `values` [..., A] that belong to the actions [...]."""
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
 
 
 def tanh_normal(box: Box) -> ActionDist:
-    """A normal distribution, squashed into a box by tanh (Haarnoja et al. 2018), each entry by itself.
+    """Return an independent normal distribution a dimension, mapped to a box by tanh.
 
-    Its entropy is that of the box cut into CELLS an entry, so that it has a zero as a choice among actions has one: against an unbounded
-    differential entropy tau would have nothing to settle at. The game's solution is no normal distribution, so what is found is the best
-    there is among these, and the duality gap of [e-saddle] does not close.
+    It is the policy of SAC (Haarnoja et al. 2018). Its parameters are means and log standard
+    deviations. Its entropy is measured in cells of the box (CELLS a dimension), so that it has a
+    zero, as the entropy of a categorical distribution does: with an unbounded differential entropy
+    tau would have no equilibrium. The solution of the game is not a tanh-normal distribution, so
+    the policy converges to the best of this family, and the duality gap of [e-saddle] does not
+    close.
     """
     size = box.size
     low, high = (np.asarray(bound, np.float32) for bound in (box.low, box.high))
-    parts = lambda dist_params: (
-        dist_params[..., :size],
-        jnp.clip(dist_params[..., size:], LEAST_LOG_STD, MOST_LOG_STD),
-    )
-    log_slope = lambda drawn: 2 * (math.log(2) - drawn - jax.nn.softplus(-2 * drawn))  # of tanh
+    log_tanh_slope = lambda u: 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
+
+    def split(dist_params: Array) -> tuple[Array, Array]:
+        """Return means and log standard deviations, each [..., size]."""
+        log_std = jnp.clip(dist_params[..., size:], MIN_LOG_STD, MAX_LOG_STD)
+        return dist_params[..., :size], log_std
 
     def draw(dist_params: Array, normal: Array) -> Array:
-        mean, log_std = parts(dist_params)
+        mean, log_std = split(dist_params)
         return mean + jnp.exp(log_std) * normal
 
-    def log_prob(dist_params: Array, drawn: Array) -> Array:
-        """Of the squashed action, on the box from -1 to 1 in units of cells."""
-        mean, log_std = parts(dist_params)
-        off = jnp.square((drawn - mean) / jnp.exp(log_std))
-        density = -0.5 * (off + math.log(2 * math.pi)) - log_std - log_slope(drawn)
+    def log_prob(dist_params: Array, action: Array) -> Array:
+        """Return the log-density of tanh(action), a density per cell of the box."""
+        mean, log_std = split(dist_params)
+        square = jnp.square((action - mean) / jnp.exp(log_std))
+        density = -0.5 * (square + math.log(2 * math.pi)) - log_std - log_tanh_slope(action)
         return jnp.sum(density - math.log(CELLS / 2), axis=-1)
 
     def entropy(dist_params: Array) -> Array:
-        """Minus the mean of `log_prob`, by quadrature."""
-        mean, log_std = parts(dist_params)
+        """Return the mean of `-log_prob`, by quadrature."""
+        mean, log_std = split(dist_params)
         nodes = jnp.asarray(NODES, dist_params.dtype).reshape(-1, *[1] * mean.ndim)
-        drawn = mean[None] + jnp.exp(log_std)[None] * jnp.broadcast_to(
-            nodes, (len(NODES), *mean.shape)
-        )
-        slope = jnp.tensordot(jnp.asarray(WEIGHTS, dist_params.dtype), log_slope(drawn), axes=1)
+        nodes = jnp.broadcast_to(nodes, (len(NODES), *mean.shape))
+        slopes = log_tanh_slope(mean[None] + jnp.exp(log_std)[None] * nodes)
+        slope = jnp.tensordot(jnp.asarray(WEIGHTS, dist_params.dtype), slopes, axes=1)
         return jnp.sum(
             0.5 * math.log(2 * math.pi * math.e) + log_std + slope + math.log(CELLS / 2), axis=-1
         )
 
-    def to_env(drawn: Array) -> Array:
-        across = lambda bound: jnp.broadcast_to(bound, drawn.shape)
-        point = across(high / 2 + low / 2) + across(high / 2 - low / 2) * jnp.tanh(drawn)
-        return jnp.clip(point, across(low), across(high))  # rounding leads over an edge
+    def to_env(action: Array) -> Array:
+        expand = lambda bound: jnp.broadcast_to(bound, action.shape)
+        point = expand(high / 2 + low / 2) + expand(high / 2 - low / 2) * jnp.tanh(action)
+        return jnp.clip(point, expand(low), expand(high))  # rounding may leave the box
 
     return ActionDist(
         outputs=2 * size,
+        n_actions=1,
         action_noise=lambda key, length: jax.random.normal(key, (length, size)),
         draw=draw,
-        mode=lambda dist_params: parts(dist_params)[0],
+        mode=lambda dist_params: split(dist_params)[0],
         log_prob=log_prob,
         log_pi=lambda dist_params: jnp.zeros((*dist_params.shape[:-1], 1), dist_params.dtype),
         entropy=entropy,
         to_env=to_env,
-        action_index=lambda drawn: jnp.zeros(drawn.shape[:-1], jnp.int32),
-        n_actions=1,
+        action_index=lambda action: jnp.zeros(action.shape[:-1], jnp.int32),
     )

@@ -1,7 +1,13 @@
-"""The saddle point: one payoff, two players [e-saddle].
+"""The objective: a zero-sum game between the policy and the risk parameter tau [e-saddle].
 
-The policy maximises, and the risk parameter tau minimises, the expected optimistic and entropy-regularised return
-`E J_{1,tau}^pi`. Everything else in this library estimates the terms of that one scalar.
+    max over pi, min over tau, of  E J_{1,tau}^pi
+
+E J_{1,tau}^pi is the expected return with an optimistic reward and an entropy bonus [e-kpi]:
+
+    K(s, a) = r(s, a) + sigma2(s, a) / (2 tau) + E J(s')
+    J(s)    = E_{a ~ pi} K(s, a) + tau H(pi(. | s))
+
+sigma2 is the epistemic variance of the mean reward. The rest of the library estimates these terms.
 """
 
 from jax import numpy as jnp
@@ -11,21 +17,26 @@ from ersac.types import Array
 
 
 def payoff(log_pi_a: Array, advantage: Array, bonus: Array, weight: Array, entropy: Array) -> Array:
-    """Per-step payoff of the zero-sum game [e-saddle]. The policy ascends it, tau descends it.
+    """Return the payoff of each step [e-saddle]: the policy ascends its gradient, tau descends it.
 
-    With bonus = sigma2 / (2 tau) and weight = tau its two gradients are the paper's:
-        d/dtheta = grad log pi . (K - J) + tau grad H   [e-pol-grad]
-        d/dtau   = H - sigma2 / (2 tau^2)               [the equation after e-pol-grad]
-    Algorithm 1 as printed has -tau H here: see docs/theory.md.
+    With `bonus = sigma2 / (2 tau)` and `weight = tau` (see risk.py) the gradients are the paper's:
+
+        d/dtheta = grad log pi(a) . (K - J) + tau grad H   [e-pol-grad]
+        d/dtau   = H - sigma2 / (2 tau^2)                  [the equation after e-pol-grad]
+
+    Algorithm 1 as printed has `- tau H`, which is the wrong sign: see docs/theory.md.
+
+    log_pi_a: log-probability of the action taken.
+    advantage: `K(s, a) - J(s)`; no gradient flows through it.
     """
     return log_pi_a * stop_gradient(advantage) + bonus + weight * entropy
 
 
 def optimistic_reward(reward: Array, bonus: Array) -> Array:
-    """The risk-seeking reward `r_tau = r + sigma2 / (2 tau)` [before e-kpi]: certainty turned into value."""
+    """Return the risk-seeking reward `r_tau = r + sigma2 / (2 tau)` [before e-kpi]."""
     return reward + bonus
 
 
 def entropy(log_pi: Array) -> Array:
-    """Entropy `H` of log-probabilities over the last axis, in nats and positive."""
+    """Return the entropy `H`, in nats, of log-probabilities over the last axis."""
     return -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
