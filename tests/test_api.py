@@ -8,7 +8,7 @@ import pytest
 
 import ersac
 from ersac import api
-from ersac.runs import records
+from ersac.runs import run_dir
 from ersac.runs.recorder import MAP_SNAPSHOTS, Recorder
 
 SMALL = {"depth": 6, "seeds": 2, "episodes": 300, "chunk": 10, "hidden": (8, 8), "show": False}
@@ -22,18 +22,18 @@ def test_train_returns_what_it_writes(tmp_path):
         300,
         300,
     ]  # the budget, not the end of the last chunk
-    seeds, metrics, moments = records.read_facts(tmp_path / "run")
+    seeds, metrics, moments = run_dir.read_results(tmp_path / "run")
     for told, kept in zip(result.seeds, seeds, strict=True):
         np.testing.assert_array_equal(told.goals, kept.goals)
         np.testing.assert_array_equal(told.returns, kept.returns)
-    np.testing.assert_array_equal(result.metrics.told["tau"], metrics.told["tau"])
+    np.testing.assert_array_equal(result.metrics.values["tau"], metrics.values["tau"])
     assert result.steps_per_second == pytest.approx(result.steps / result.run_seconds)
     assert 0 < result.run_seconds < result.wall_seconds
     assert result.steps == 2 * 10 * 50 * len(
         metrics.step
     )  # seeds, rollouts a chunk, steps a rollout, chunks
     np.testing.assert_array_equal(result.map_snapshots[-1].sigma, moments[-1].sigma)
-    with pytest.raises(ersac.SettingsError, match="already holds something"):
+    with pytest.raises(ersac.SettingsError, match="already exists"):
         ersac.train("deep-sea", out=tmp_path / "run", **SMALL)
 
 
@@ -72,8 +72,8 @@ def test_importing_ersac_does_not_import_jax():
 @pytest.mark.parametrize("agent", ["ersac", "vanilla", "optimism"])
 def test_every_agent_runs_with_every_uncertainty(agent, uncertainty):
     result = ersac.train("deep-sea", agent=agent, uncertainty=uncertainty, **SMALL)
-    assert np.isfinite(result.metrics.told["entropy"]).all()
+    assert np.isfinite(result.metrics.values["entropy"]).all()
     assert result.summary()["agent"] == agent
-    tau = result.metrics.told["tau"]
+    tau = result.metrics.values["tau"]
     moved = not np.allclose(tau[:, 0], tau[:, -1])
     assert moved == (agent == "ersac")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ersac.runs import records
+from ersac.runs import run_dir
 
 
 def ersac(
@@ -87,9 +87,9 @@ BAD = [
         "--depth must be a whole number between 1 and 1000, not 'deep'",
     ),
     (("theory", "--draws", "1"), "--draws must be a whole number at least 2, not 1"),
-    (("theory", "--out", "taken"), "already holds something"),
-    (("train", "deep-sea", "--out", "taken"), "already holds something"),
-    (("train", "deep-sea", "--out", "taken/run.txt"), "already holds something"),
+    (("theory", "--out", "taken"), "already exists"),
+    (("train", "deep-sea", "--out", "taken"), "already exists"),
+    (("train", "deep-sea", "--out", "taken/run.txt"), "already exists"),
 ]
 
 
@@ -184,11 +184,11 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
     assert told["episodes"] < 5000  # it stopped when all were solved
 
     directory = tmp_path / told["out"]
-    seeds, metrics, moments = records.read_facts(directory)
+    seeds, metrics, moments = run_dir.read_results(directory)
     assert [facts.seed for facts in seeds] == [1000, 1001, 1002, 1003]
     assert int(np.argmax(seeds[0].goals)) + 1 == told["first_goal"][0]
     np.testing.assert_array_equal(seeds[0].goals, seeds[0].returns > 0.5)
-    assert metrics.told["tau"].shape == (4, len(metrics.step))
+    assert metrics.values["tau"].shape == (4, len(metrics.step))
     assert [moment.visits.shape for moment in moments] == [(20, 20)] * 2
     assert moments[-1].visits[19, 19] > moments[0].visits[19, 19]  # the frontier reached the corner
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")

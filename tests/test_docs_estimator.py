@@ -17,7 +17,7 @@ def test_the_page_adds_an_estimator_in_forty_lines_that_trains_and_counts():
     exec(compile(code, str(PAGE), "exec"), names)
     result = names["result"]
     assert result.steps >= 2_000
-    sigma2 = result.metrics.told["sigma2"][0]
+    sigma2 = result.metrics.values["sigma2"][0]
     assert np.isfinite(sigma2).all()
     assert sigma2[-1] < 0.75 * sigma2[0]  # what was seen often is known
     assert sigma2[0] <= names["SCALE"] ** 2 * (1 + 1e-6)

@@ -18,7 +18,7 @@ import pytest
 
 import ersac
 from ersac.agents.presets import PRESETS, TABLE_PRESETS
-from ersac.runs import records
+from ersac.runs import run_dir
 
 GOLDEN = Path(__file__).with_name("golden.json")
 XLA_FLAGS = "--xla_backend_optimization_level=0"  # as `make test` has it
@@ -54,7 +54,9 @@ def scope() -> dict[str, Any]:
     """All that decides the bits besides the source and the settings."""
     ignored = ("ersac", "visible cores")  # of one seed, which runs on one core
     packages = {name: metadata.version(name) for name in ("gymnasium", "gymnax")}
-    return {key: value for key, value in records.scope().items() if key not in ignored} | packages
+    return {
+        key: value for key, value in run_dir.exactness_fields().items() if key not in ignored
+    } | packages
 
 
 def arrays_of(result: ersac.Result) -> dict[str, np.ndarray]:
@@ -72,7 +74,7 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(text + np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def facts_of(result: ersac.Result) -> dict[str, dict[str, Any]]:
+def run_arrays(result: ersac.Result) -> dict[str, dict[str, Any]]:
     """The digests and the plain numbers of a run."""
     arrays = arrays_of(result)
     numbers = {"episodes": len(arrays["goals"]), "goals": int(arrays["goals"].sum())}
@@ -85,7 +87,7 @@ def facts_of(result: ersac.Result) -> dict[str, dict[str, Any]]:
 def check(result: ersac.Result, name: str) -> None:
     """A run comes to what was written of it."""
     golden = json.loads(GOLDEN.read_text())
-    ours, theirs = facts_of(result), golden["runs"][name]
+    ours, theirs = run_arrays(result), golden["runs"][name]
     if scope() == golden["scope"]:
         assert ours["digests"] == theirs["digests"]
     assert ours["numbers"] == pytest.approx(theirs["numbers"], rel=RTOL)
@@ -111,7 +113,7 @@ def test_every_run_is_written():
 def write() -> None:
     """Make what this source comes to the golden numbers."""
     os.environ["XLA_FLAGS"] = XLA_FLAGS  # before jax is used
-    runs = {name: facts_of(ersac.train(**settings)) for name, settings in RUNS.items()}
+    runs = {name: run_arrays(ersac.train(**settings)) for name, settings in RUNS.items()}
     GOLDEN.write_text(json.dumps({"scope": scope(), "runs": runs}, indent=1) + "\n")
 
 

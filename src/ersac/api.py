@@ -11,7 +11,7 @@ from ersac import config, display
 from ersac.agents.presets import preset
 from ersac.config import Experiment, SettingsError, Track, check, default_run, environment, override
 from ersac.envs.make import check_fits
-from ersac.runs import records, trackers
+from ersac.runs import run_dir, trackers
 from ersac.runs.results import Result, read_result, write_result
 from ersac.runs.session import loop_of, make_job, map_snapshot, run_session, start_session
 
@@ -132,8 +132,8 @@ def run_experiment(
             )
         check_fits(settings.env, display.note)
         if out is not None:
-            held.enter_context(records.hold_run(out, settings, resume))
-            if records.ended_summary(out, settings):
+            held.enter_context(run_dir.hold_run(out, settings, resume))
+            if run_dir.valid_summary(out, settings):
                 display.note(f"{out} has ended already; --episodes can raise its budget")
                 return replace(
                     read_result(out), settings=settings

@@ -270,12 +270,12 @@ def train_command(argv: list[str]) -> int:
         config.Experiment(command.env, command.agent, command.learner, command.run)
     )
 
-    from ersac.runs import records
+    from ersac.runs import run_dir
 
     depth = settings.env.depth
     place = re.sub(r"[^\w.]+", "-", env_name) if depth is None else f"{env_name}-{depth}"
     stem = f"{place}-{agent}-seed{settings.run.seed}"
-    out = command.out or records.run_directory(Path("runs"), stem, settings, command.resume)
+    out = command.out or run_dir.default_directory(Path("runs"), stem, settings, command.resume)
     return go(settings, out, command.resume, command.exact, command.track, command.output)
 
 
@@ -285,11 +285,11 @@ def resume(argv: list[str]) -> int:
     if command.run is None:
         raise SettingsError("which run? ersac resume RUN")
 
-    from ersac.runs import records
+    from ersac.runs import run_dir
 
     changes = {"episodes": command.episodes, "checkpoint_seconds": command.checkpoint_seconds}
     given = {name: value for name, value in changes.items() if value is not None}
-    settings = config.check(config.override(records.read_settings(command.run), **given))
+    settings = config.check(config.override(run_dir.read_settings(command.run), **given))
     return go(settings, command.run, True, command.exact, command.track, command.output)
 
 
@@ -321,11 +321,11 @@ def eval_command(argv: list[str]) -> int:
     how, show = config.check(command).how, not command.output.quiet
 
     from ersac.policy import video
-    from ersac.runs import results
+    from ersac.runs import results, run_dir
 
     if command.run.is_dir():
-        settings, _ = results.settings_and_summary(command.run)
-        results.place_of(settings, settings.run.seed if command.seed is None else command.seed)
+        settings, _ = run_dir.read_finished_summary(command.run)
+        results.index_of_seed(settings, settings.run.seed if command.seed is None else command.seed)
         video.check_video(settings.env, command.video)
     elif not command.run.exists():
         raise SettingsError(f"{command.run} is neither a run nor a file of result.save()")
@@ -555,10 +555,10 @@ def theory(argv: list[str]) -> int:
     command = parse(TheoryCommand(), "ersac theory", "theory", argv)
     settings = config.check(command.settings)
 
-    from ersac.runs import records
+    from ersac.runs import run_dir
 
-    out = command.out or records.free_name(Path("runs"), "theory")
-    records.require_unused(out)
+    out = command.out or run_dir.free_name(Path("runs"), "theory")
+    run_dir.require_unused(out)
 
     from rich.console import Console
 

@@ -16,7 +16,7 @@ from ersac.envs.base import Box, Discrete, Env, Spec
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops import device, host
 from ersac.loops.rollout import init_actor, interact
-from ersac.runs import records
+from ersac.runs import run_dir
 from ersac.types import Trajectory
 
 ENV = deep_sea(3)
@@ -541,12 +541,12 @@ def test_a_run_is_recorded_like_any_other(tmp_path):
         stop_when_solved=False,
         **small,
     )
-    _, metrics, moments = records.read_facts(tmp_path / "run")
-    assert set(metrics.told) == {"value", "loss", "sigma2"}
-    assert metrics.told["loss"].shape == (2, len(metrics.step))
-    assert np.isfinite(metrics.told["loss"]).all()
+    _, metrics, moments = run_dir.read_results(tmp_path / "run")
+    assert set(metrics.values) == {"value", "loss", "sigma2"}
+    assert metrics.values["loss"].shape == (2, len(metrics.step))
+    assert np.isfinite(metrics.values["loss"]).all()
     assert moments[-1].sigma.shape == (4, 4)
     assert (moments[-1].sigma > 0).all()
-    assert result.summary()["settings_hash"] == records.settings_hash(
-        records.read_settings(tmp_path / "run")
+    assert result.summary()["settings_hash"] == run_dir.settings_hash(
+        run_dir.read_settings(tmp_path / "run")
     )

@@ -10,7 +10,7 @@ import pytest
 
 from ersac import api, cli, display
 from ersac.analysis import picture
-from ersac.runs import records
+from ersac.runs import run_dir
 
 SMALL = {
     "depth": 5,
@@ -100,7 +100,7 @@ def test_a_row_an_episode_whatever_became_of_other_runs(runs, ersac, tmp_path, s
         ("vanilla", "vanilla"),
     }
     for run in ("ersac", "vanilla"):
-        for facts in records.read_facts(runs / run)[0]:
+        for facts in run_dir.read_results(runs / run)[0]:
             mine = table[(table["run"] == run) & (table["seed"] == facts.seed)]
             np.testing.assert_array_equal(mine["episode"], np.arange(1, 131))
             np.testing.assert_array_equal(mine["goal"], facts.goals)
@@ -112,12 +112,14 @@ def test_metrics(runs, ersac, tmp_path, suffix):
     to = tmp_path / f"metrics.{suffix}"
     assert ersac("export", "ersac", "--to", str(to), "--what", "metrics", "--quiet") == (0, [], [])
     table = pandas.read_csv(to) if suffix == "csv" else pandas.read_parquet(to)
-    seeds, metrics, _ = records.read_facts(runs / "ersac")
+    seeds, metrics, _ = run_dir.read_results(runs / "ersac")
     for place, facts in enumerate(seeds):
         mine = table[table["seed"] == facts.seed]
         np.testing.assert_array_equal(mine["step"], metrics.step)
         for name in ("tau", "entropy", "sigma2"):
-            np.testing.assert_array_equal(mine[name].astype(np.float32), metrics.told[name][place])
+            np.testing.assert_array_equal(
+                mine[name].astype(np.float32), metrics.values[name][place]
+            )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -7,9 +7,9 @@ import pytest
 
 from ersac import api
 from ersac.analysis import figures
-from ersac.runs import disk, exits, records
-from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs import disk, exits, run_dir
 from ersac.runs.results import Result
+from ersac.runs.run_dir import EpisodeStats, Metrics
 from ersac.sweeps import catalogue
 
 
@@ -94,9 +94,9 @@ def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
     ]
     for home, each in homes[1:]:
         disk.make_directory(home / each.name)
-        records.write_settings(home / each.name, each.settings)
+        run_dir.write_settings(home / each.name, each.settings)
         result = made_up(each, 100 + each.settings.env.depth)
-        records.write_results(
+        run_dir.write_results(
             home / each.name, result.seeds, result.metrics, [], None, result.summary()
         )
     told = figures.make_figure(label, homes, "smoke", "the command", tmp_path / "figures")

@@ -11,9 +11,9 @@ import pytest
 
 from ersac import api, cli, config
 from ersac.analysis import figures, pack, scores
-from ersac.runs import disk, records, results
-from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs import disk, results, run_dir
 from ersac.runs.results import Result
+from ersac.runs.run_dir import EpisodeStats, Metrics
 from ersac.sweeps import catalogue
 
 LABEL, NAME = "f-replay_noise_v_no_noise", "replay-noise-table"
@@ -25,11 +25,11 @@ WANTED = catalogue.instances(catalogue.SWEEPS[NAME], catalogue.SWEEPS[NAME].size
 def write_run(directory: Path, settings: config.Experiment, seeds: list[EpisodeStats]) -> None:
     """Leave what a run leaves that has ended."""
     disk.make_directory(directory)
-    records.write_fingerprint(directory)
-    records.write_settings(directory, settings)
+    run_dir.write_fingerprint(directory)
+    run_dir.write_settings(directory, settings)
     metrics = Metrics(np.arange(2), {"tau": np.ones((len(seeds), 2))})
     result = Result(settings, seeds, metrics, [], 100, 1.0, 2.0, 3.0, ["another core"], directory)
-    records.write_results(directory, seeds, metrics, [], None, result.summary())
+    run_dir.write_results(directory, seeds, metrics, [], None, result.summary())
 
 
 def draw_seed(rng: np.random.Generator, seed: int, episodes: int) -> EpisodeStats:
@@ -82,11 +82,11 @@ def test_a_pack_has_every_run_to_the_last_bit(home, packed):
     for run, each in zip(found.runs, WANTED, strict=True):
         (seed,) = run.seeds
         assert_same(seed, results.read_result(home / each.name).seeds[0])
-        summary = json.loads((home / each.name / records.SUMMARY).read_text())
+        summary = json.loads((home / each.name / run_dir.SUMMARY).read_text())
         assert run.summary == {name: summary[name] for name in pack.SUMMARY_FIELDS}
-        fingerprint = json.loads((home / each.name / records.FINGERPRINT).read_text())
+        fingerprint = json.loads((home / each.name / run_dir.FINGERPRINT).read_text())
         assert {"when": run.when, **run.fingerprint} == fingerprint
-        assert config.check(records.settings_from_json(run.settings)) == each.settings
+        assert config.check(run_dir.settings_from_json(run.settings)) == each.settings
     assert pack.read_pack(packed.with_suffix(".npz")).runs[0].name == WANTED[0].name
     about = json.loads(packed.read_text())
     assert (len(about["settings"]), len(about["fingerprints"])) == (len(WANTED) / 2, 1)
@@ -228,9 +228,9 @@ def test_a_pack_that_is_half_there_is_one_line(packed, tmp_path, capsys):
 
 def test_what_cannot_be_packed_is_one_line_and_nothing_is_written(home, tmp_path, capsys):
     path, again = tmp_path / "p.json", f"ersac sweep {NAME} --scale smoke --out {home}"
-    rewrite(home / WANTED[0].name / records.FACTS, flip)
-    (home / WANTED[1].name / records.SUMMARY).unlink()
-    (home / WANTED[2].name / records.FINGERPRINT).write_text("{")
+    rewrite(home / WANTED[0].name / run_dir.RESULTS, flip)
+    (home / WANTED[1].name / run_dir.SUMMARY).unlink()
+    (home / WANTED[2].name / run_dir.FINGERPRINT).write_text("{")
     missing = f"3 of {len(WANTED)} runs are missing or damaged in {home}; run them first: {again}"
     (tmp_path / "there.json").touch()
     there = f"{tmp_path / 'there.json'} is there already; choose another name or remove it"
@@ -251,8 +251,8 @@ def test_what_cannot_be_packed_is_one_line_and_nothing_is_written(home, tmp_path
 
 def test_a_run_that_failed_for_good_is_named_in_the_pack(home, tmp_path, capsys):
     name = WANTED[0].name
-    (home / name / records.SUMMARY).unlink()
-    records.write_failure(home / name, WANTED[0].settings, "tau is not a number")
+    (home / name / run_dir.SUMMARY).unlink()
+    run_dir.write_failure(home / name, WANTED[0].settings, "tau is not a number")
     path = tmp_path / "p.json"
     assert run_ersac(capsys, "sweep", NAME, "--out", home, "--pack", path)[0] == 0
     found = pack.read_pack(path)

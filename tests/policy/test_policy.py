@@ -533,7 +533,7 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
                 to.write_bytes(path.read_bytes())
         return tmp_path / name
 
-    assert "has not ended; go on with: ersac resume" in ended_with(
+    assert "has not ended; resume with: ersac resume" in ended_with(
         2, ["eval", str(copy("unended", "summary"))]
     )
     assert "has no checkpoint to play from" in ended_with(2, ["eval", str(copy("swept", "0000"))])

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 
 from ersac import api, cli, config  # noqa: E402
 from ersac.agents.presets import PRESETS, TABLE_PRESETS  # noqa: E402
-from ersac.runs import records  # noqa: E402
+from ersac.runs import run_dir  # noqa: E402
 
 
 class Nasty:
@@ -271,7 +271,7 @@ def outcome(deed, good: bool | None, allowed) -> dict:
             "wanted": good,
             "text": f"{type(error).__name__}: {error}"[:200],
         }
-    return {"outcome": "accepted", "wanted": good, "settings": records.settings_json(settings)}
+    return {"outcome": "accepted", "wanted": good, "settings": run_dir.settings_json(settings)}
 
 
 def choice(rng: random.Random) -> tuple[dict, bool, config.Experiment]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ersac import api, cli, config
-from ersac.runs import disk, records
+from ersac.runs import disk, run_dir
 from ersac.sweeps import catalogue
 from ersac.sweeps.catalogue import LineFactory, Sweep, SweepSize
 
@@ -53,27 +53,27 @@ def sweep(name: str, home: str, engine: str) -> None:
     cli.main(["sweep", name, "--out", home, "--engine", engine])
 
 
-def facts_of(number: int) -> tuple[config.Experiment, records.EpisodeStats, records.Metrics]:
+def run_arrays(number: int) -> tuple[config.Experiment, run_dir.EpisodeStats, run_dir.Metrics]:
     """What a writer writes under a number."""
     settings = api.make_settings(depth=5, seeds=1, seed=number)
     rng = np.random.default_rng(number)
     column = rng.random((1, 50)).astype(np.float32)
-    facts = records.EpisodeStats(
+    facts = run_dir.EpisodeStats(
         number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32)
     )
-    return settings, facts, records.Metrics(np.arange(50), {"tau": column})
+    return settings, facts, run_dir.Metrics(np.arange(50), {"tau": column})
 
 
 def write_records(home: Path, first: int, last: int, tell: Callable[[int], None]) -> None:
     """Write one record after the other, and tell of each that is there."""
     for number in range(first, last):
-        settings, facts, metrics = facts_of(number)
+        settings, facts, metrics = run_arrays(number)
         directory = home / str(number)
-        if records.failure(directory, settings) or records.ended_summary(directory, settings):
+        if run_dir.read_failure(directory, settings) or run_dir.valid_summary(directory, settings):
             continue
         result = api.Result(settings, [facts], metrics, [], 0, 0.0, 1.0, 1.0, [], directory)
-        with records.hold_run(directory, settings, resume=True):
-            records.write_results(directory, [facts], metrics, [], None, result.summary())
+        with run_dir.hold_run(directory, settings, resume=True):
+            run_dir.write_results(directory, [facts], metrics, [], None, result.summary())
         tell(number)
 
 

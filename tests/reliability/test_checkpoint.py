@@ -220,12 +220,12 @@ def test_20_malicious_files_are_refused_and_run_nothing(tmp_path):
         checkpoint.save_checkpoint(directory, 20, {"loop": {"w": np.ones(3)}}, NOTES)
         data = malicious(number, canary)
         (directory / "000000000020.npz").write_bytes(data)
-        manifest = checkpoint.unseal((directory / "000000000020.json").read_bytes())
+        manifest = checkpoint.unseal_manifest((directory / "000000000020.json").read_bytes())
         manifest |= {
             "bytes": len(data),
             "sha256": disk.digest(data),
         }  # the attacker can compute digests too
-        (directory / "000000000020.json").write_bytes(checkpoint.seal(manifest))
+        (directory / "000000000020.json").write_bytes(checkpoint.seal_manifest(manifest))
         told: list[str] = []
         assert checkpoint.load_checkpoint(directory, "abc", told.append).number == 10
         assert len(told) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from ersac import cli
 from ersac.config import SettingsError
-from ersac.runs import checkpoint, disk, exits, records
+from ersac.runs import checkpoint, disk, exits, run_dir
 
 BEGIN = (
     "train",
@@ -78,7 +78,7 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
         if checkpoint.finished_steps(run / "checkpoints"):
             kept += (
                 checkpoint.load_checkpoint(
-                    run / "checkpoints", records.run_hash(records.read_settings(run)), pytest.fail
+                    run / "checkpoints", run_dir.run_hash(run_dir.read_settings(run)), pytest.fail
                 )
                 is not None
             )
@@ -97,7 +97,7 @@ def test_debug_shows_the_traceback(quick, tmp_path, monkeypatch, failing):
 
 def test_two_runs_on_one_directory(quick, tmp_path, monkeypatch, capsys):
     assert code(*BEGIN, str(tmp_path / "run")) == 0
-    with disk.lock(tmp_path / "run" / records.LOCK):
+    with disk.lock(tmp_path / "run" / run_dir.LOCK):
         for argv in (
             (*BEGIN, str(tmp_path / "run")),
             (*BEGIN[:-1], "--no-resume", "--out", str(tmp_path / "run")),

@@ -16,7 +16,7 @@ from ersac import api, config
 from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError
 from ersac.loops import device
-from ersac.runs import records
+from ersac.runs import run_dir
 
 FROM_PYTHON, AS_WORDS, TRACED = 9_800, 200, 8
 TINY = {
@@ -73,7 +73,7 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def accepted(cases):
     return [
-        config.check(records.settings_from_json(case["settings"]))
+        config.check(run_dir.settings_from_json(case["settings"]))
         for case in cases
         if case["outcome"] == "accepted"
     ]

@@ -55,7 +55,7 @@ def one_life(
             return "between", False
         assert process.returncode == 128 + number, err
         assert len(last) == 1
-        assert last[0].startswith("ersac: stopped; go on with: ersac resume ")
+        assert last[0].startswith("ersac: stopped; resume with: ersac resume ")
         assert seconds < 5
     return met, any(directory.rglob("*.partial"))
 

@@ -15,7 +15,7 @@ from ersac import api, cli, config
 from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError, rollouts_per_chunk
 from ersac.loops import device, devices
-from ersac.runs import checkpoint, checkpointer, disk, exits, records
+from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir
 from ersac.runs.recorder import Recorder
 
 # All presets are killed and go on in test_kills; here the one on-policy, and one estimator that keeps what none of them does.
@@ -141,7 +141,7 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
         train(tmp_path / "half", poll=after(4))  # in the middle of an episode
     whole, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
     saved = checkpoint.load_checkpoint(
-        directory, records.run_hash(records.read_settings(tmp_path / "half")), pytest.fail
+        directory, run_dir.run_hash(run_dir.read_settings(tmp_path / "half")), pytest.fail
     )
     assert len(saved.arrays) > 30
     idle = []
@@ -165,8 +165,10 @@ def rewrite(directory, saved, arrays) -> None:
     data = bytes(checkpoint._npz(arrays))
     (directory / f"{saved.number:012d}.npz").write_bytes(data)
     path = directory / f"{saved.number:012d}.json"
-    manifest = checkpoint.unseal(path.read_bytes())
-    path.write_bytes(checkpoint.seal({**manifest, "bytes": len(data), "sha256": disk.digest(data)}))
+    manifest = checkpoint.unseal_manifest(path.read_bytes())
+    path.write_bytes(
+        checkpoint.seal_manifest({**manifest, "bytes": len(data), "sha256": disk.digest(data)})
+    )
 
 
 @pytest.fixture
@@ -197,14 +199,14 @@ OTHERS |= {
 
 def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, monkeypatch):
     manifest = next(half.glob("checkpoints/*10.json"))
-    now = checkpoint.unseal(manifest.read_bytes())["notes"]["fingerprint"]
+    now = checkpoint.unseal_manifest(manifest.read_bytes())["notes"]["fingerprint"]
     assert now.keys() == OTHERS.keys()
     for name, other in OTHERS.items():
         run = tmp_path / name.replace(" ", "-")
         shutil.copytree(half, run)
-        told = checkpoint.unseal((run / "checkpoints" / manifest.name).read_bytes())
+        told = checkpoint.unseal_manifest((run / "checkpoints" / manifest.name).read_bytes())
         told["notes"]["fingerprint"][name] = other
-        (run / "checkpoints" / manifest.name).write_bytes(checkpoint.seal(told))
+        (run / "checkpoints" / manifest.name).write_bytes(checkpoint.seal_manifest(told))
         with pytest.raises(SettingsError, match="cannot continue bit-exactly") as error:
             train(run, exact=True)
         change = f"{name} {other} -> {now[name] or 'none'}"
@@ -288,11 +290,11 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
     term = after(2)
     monkeypatch.setattr(exits.SignalWatcher, "poll", lambda self: term())
     code, out, err = go(*begin, "--out", "cut", "--resume")  # nothing there yet: it starts
-    assert (code, out, err) == (143, "", "ersac: stopped; go on with: ersac resume cut\n")
+    assert (code, out, err) == (143, "", "ersac: stopped; resume with: ersac resume cut\n")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     for argv, words in [
-        ((*begin, "--out", "cut"), "--out cut already holds something"),
+        ((*begin, "--out", "cut"), "--out cut already exists"),
         (
             (*begin, "--out", "cut", "--resume", "--depth", "7"),
             "cut holds a run with other settings: --depth 6 -> 7; choose",
@@ -324,7 +326,7 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
         assert json.loads(out)["episodes"] == 100
     assert (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns == before
     assert go("resume", "cut", "--episodes", "130")[0] == 0
-    assert records.read_settings(tmp_path / "cut").run.episodes == 130
+    assert run_dir.read_settings(tmp_path / "cut").run.episodes == 130
     assert json.loads((tmp_path / "cut" / "summary.json").read_text())["episodes"] == 130
 
 
@@ -397,7 +399,7 @@ def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, ca
     code, _, err = command(capsys, *begin)
     assert (code, err) == (
         75,
-        f"ersac: RuntimeError: the device is gone; go on with: ersac resume {tmp_path / 'run'}\n",
+        f"ersac: RuntimeError: the device is gone; resume with: ersac resume {tmp_path / 'run'}\n",
     )
     with pytest.raises(exits.Resumable):
         cli.main([*begin, "--out", str(tmp_path / "other"), "--debug"])

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from ersac import cli
-from ersac.runs import disk, records
+from ersac.runs import disk, run_dir
 from ersac.sweeps import catalogue, listing, runner
 
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "summary.json is not what a run wrote ": lambda run: rewrite(
         run / "summary.json", lambda data: b""
     ),
-    "summary.json is another run's": other_settings,
+    "summary.json belongs to another run": other_settings,
     "settings.json is damaged: it is not what a run wrote": lambda run: rewrite(
         run / "settings.json", flip
     ),
@@ -141,7 +141,7 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
         torn = [
             name
             for name in begun
-            if records.ended_summary(tmp_path / name, sweeper.facts_of(int(name))[0]) is None
+            if run_dir.valid_summary(tmp_path / name, sweeper.run_arrays(int(name))[0]) is None
         ]
         assert not set(torn) & {str(number) for number in acknowledged}
         inside += len(torn)
@@ -149,18 +149,18 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
     for number in torn:
         sweeper.write_records(tmp_path, int(number), int(number) + 1, lambda number: None)
     for number in map(int, begun):
-        _, wanted, metrics = sweeper.facts_of(number)
-        (facts,), found, _ = records.read_facts(tmp_path / str(number))
+        _, wanted, metrics = sweeper.run_arrays(number)
+        (facts,), found, _ = run_dir.read_results(tmp_path / str(number))
         np.testing.assert_array_equal(facts.goals, wanted.goals)
         np.testing.assert_array_equal(facts.returns, wanted.returns)
-        np.testing.assert_array_equal(found.told["tau"], metrics.told["tau"])
+        np.testing.assert_array_equal(found.values["tau"], metrics.values["tau"])
     print(f"200 kills, {inside} inside a record")
     assert inside >= 80, "most kills missed the window that this test is about"
 
 
 def left(home: Path, wanted: list[catalogue.Instance]) -> dict[str, str]:
     """The digest of the facts of every run that has ended."""
-    told = {each.name: records.ended_summary(home / each.name, each.settings) for each in wanted}
+    told = {each.name: run_dir.valid_summary(home / each.name, each.settings) for each in wanted}
     return {name: summary["facts_sha256"] for name, summary in told.items() if summary is not None}
 
 

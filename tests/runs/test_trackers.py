@@ -116,7 +116,9 @@ def expected(result: api.Result) -> Shown:
     """What a run's facts say that trackers show."""
     shown: Shown = {}
     for place, facts in enumerate(result.seeds):
-        metrics = {name: result.metrics.told[name][place] for name in ("tau", "entropy", "sigma2")}
+        metrics = {
+            name: result.metrics.values[name][place] for name in ("tau", "entropy", "sigma2")
+        }
         series = {
             f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True))
             for name, column in metrics.items()

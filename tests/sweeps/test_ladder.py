@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ersac import api, cli, config, display
-from ersac.runs import disk, exits, records
-from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs import disk, exits, run_dir
 from ersac.runs.results import Result
+from ersac.runs.run_dir import EpisodeStats, Metrics
 from ersac.sweeps import catalogue, ladder
 
 GOALS_80 = np.r_[np.zeros(50, bool), np.ones(100, bool)]  # solved with episode 130
@@ -28,9 +28,9 @@ def facts(seed: int, goals: np.ndarray = GOALS_80, each: int = 10) -> EpisodeSta
 def write_run(home: Path, cell: ladder.Cell, told: EpisodeStats) -> None:
     """What a run leaves."""
     disk.make_directory(home / cell.name)
-    records.write_settings(home / cell.name, cell.settings)
+    run_dir.write_settings(home / cell.name, cell.settings)
     result = Result(cell.settings, [told], Metrics(np.zeros(1), {}), [], 1, 1.0, 1.0, 1.0, [])
-    records.write_results(home / cell.name, [told], result.metrics, [], None, result.summary())
+    run_dir.write_results(home / cell.name, [told], result.metrics, [], None, result.summary())
 
 
 class Trainer:
@@ -44,7 +44,7 @@ class Trainer:
         cell = next(
             cell for cell in ladder.plan_ladder("ladder", "smoke").every if cell.name == out.name
         )
-        assert records.settings_hash(cell.settings) == records.settings_hash(settings)
+        assert run_dir.settings_hash(cell.settings) == run_dir.settings_hash(settings)
         self.ran.append(f"{cell.task}-{cell.agent}")
         if error := self.deeds.get(self.ran[-1]):
             disk.make_directory(out)
@@ -169,7 +169,7 @@ def test_a_damaged_cell_is_run_again(tmp_path):
 
 def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
     stopped = Trainer(
-        tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; go on with: ersac resume x")}
+        tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; resume with: ersac resume x")}
     )
     with pytest.raises(
         exits.Stopped, match=r"^stopped in lock-ersac-.*; go on with the same command$"
@@ -332,7 +332,7 @@ def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatc
     )
     assert -0.01 <= row["end_return"] <= 0.99
     (cell,) = (path for path in (tmp_path / "out").glob("deep-sea-10-ersac-*"))
-    (seed,) = records.read_facts(cell)[0]
+    (seed,) = run_dir.read_results(cell)[0]
     assert (
         len(seed.goals) == 176
     )  # of two steps, and one that begins anew, in 16 environments, within two whole rollouts
@@ -379,4 +379,4 @@ def test_a_cell_says_which_task_it_is():
         ladder.plan_ladder("ladder", "desk", tasks=task).wanted[0].settings
         for task in ("deep-sea-10", "deep-sea-10-noise")
     )
-    assert records.run_hash(one) != records.run_hash(dataclasses.replace(one, env=other.env))
+    assert run_dir.run_hash(one) != run_dir.run_hash(dataclasses.replace(one, env=other.env))

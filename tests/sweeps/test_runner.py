@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from ersac import api, config, display
 from ersac.config import SettingsError
 from ersac.loops import device, devices
-from ersac.runs import checkpointer, disk, exits, records
+from ersac.runs import checkpointer, disk, exits, run_dir
 from ersac.sweeps import engines, listing, runner
 from ersac.sweeps.catalogue import Instance
 
@@ -76,7 +76,7 @@ def left(home: Path, wanted=WANTED) -> dict[str, object]:
     """What is left of each run that has ended: its facts, and its verdicts without times and places."""
     found: dict[str, object] = {}
     for each in wanted:
-        if (summary := records.ended_summary(home / each.name, each.settings)) is not None:
+        if (summary := run_dir.valid_summary(home / each.name, each.settings)) is not None:
             found[each.name] = {
                 name: summary[name]
                 for name in ("steps", "per_seed", "settings_hash", "departures", "facts_sha256")
@@ -172,14 +172,14 @@ def test_a_run_of_a_batch_is_that_run(whole):
         api.read_result(home / each.name),
     )
     np.testing.assert_array_equal(alone.seeds[0].goals, beside.seeds[0].goals)
-    np.testing.assert_allclose(alone.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
+    np.testing.assert_allclose(alone.metrics.values["tau"], beside.metrics.values["tau"], rtol=1e-4)
     assert (alone.steps, alone.summary()["settings_hash"]) == (
         beside.steps,
         beside.summary()["settings_hash"],
     )
     assert beside.picture() is not None
     other = api.read_result(home / WANTED[1].name)  # the same seed with another lambda
-    assert not np.allclose(other.metrics.told["tau"], beside.metrics.told["tau"], rtol=1e-4)
+    assert not np.allclose(other.metrics.values["tau"], beside.metrics.values["tau"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("asked", [1, 2, 4, 6])
@@ -302,7 +302,7 @@ def test_a_directory_belongs_to_one_sweep(whole, tmp_path):
     home, _, _ = whole
     with pytest.raises(SettingsError, match="holds another sweep: a sweep; choose another"):
         runner.run_sweep("another", WANTED, home, engines.local, display.Silent())
-    with disk.lock(home / records.LOCK), pytest.raises(SettingsError, match="is in use by process"):
+    with disk.lock(home / run_dir.LOCK), pytest.raises(SettingsError, match="is in use by process"):
         run(home)
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(SettingsError, match="holds something that is not a sweep"):
@@ -325,7 +325,7 @@ def test_the_list_counts_a_sweep_and_what_is_under_way(whole, tmp_path):
     episodes = 2 * 5 * 20 // 5  # two chunks
     assert {row.words() for row in rows} == {f"stopped at episode {episodes}"}
     batch = next((home / runner.BATCHES).iterdir())
-    with disk.lock(batch / records.LOCK):
+    with disk.lock(batch / run_dir.LOCK):
         assert all(row.words().startswith("running process ") for row in listing.rows(tmp_path))
     told = json.loads(json.dumps(listing.listing_json(list(listing.rows(whole[0])))))
     assert told["sweeps"] == [

@@ -9,7 +9,7 @@ import numpy as np
 from ersac.analysis import pack, scores
 from ersac.analysis.pack import RunRecord
 from ersac.config import SettingsError
-from ersac.runs.records import EpisodeStats
+from ersac.runs.run_dir import EpisodeStats
 
 POINTS = 1000  # at which curves are read
 

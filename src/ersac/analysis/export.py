@@ -11,36 +11,16 @@ import numpy as np
 
 from ersac import config
 from ersac.analysis import scores
-from ersac.config import Experiment, SettingsError, nearest, pick
+from ersac.config import SettingsError, nearest, pick
 from ersac.packages import require_package
-from ersac.runs import disk, records
-from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs import disk, run_dir
+from ersac.runs.run_dir import StoredRun, read_finished_run
 
 LINE_SECONDS = 2.0  # between lines of progress
 Table = dict[str, np.ndarray]  # columns by name, all of one length
 
 
-class Ended(NamedTuple):
-    """A run that has ended, as its directory tells of it."""
-
-    name: str
-    settings: Experiment
-    seeds: list[EpisodeStats]
-    metrics: Metrics
-
-
-def read_ended_run(directory: Path) -> Ended:
-    """A run's records; SettingsError or DiskError where there are none to be trusted."""
-    settings = records.read_settings(directory)
-    if records.ended_summary(directory, settings) is None:
-        raise SettingsError(
-            f"{directory} has not ended, or its results are damaged; go on with: ersac resume {directory}"
-        )
-    seeds, metrics, _ = records.read_facts(directory)
-    return Ended(str(directory), settings, seeds, metrics)
-
-
-def episodes(run: Ended) -> Iterator[Table]:
+def episodes(run: StoredRun) -> Iterator[Table]:
     """A row an episode, a table a seed."""
     for stats in run.seeds:
         number = np.arange(1, len(stats.goals) + 1)
@@ -51,7 +31,7 @@ def episodes(run: Ended) -> Iterator[Table]:
         }
 
 
-def metrics(run: Ended) -> Iterator[Table]:
+def metrics(run: StoredRun) -> Iterator[Table]:
     """A row a point of the learner's metrics, a table a seed."""
     step, told = run.metrics
     for place, stats in enumerate(run.seeds):
@@ -61,9 +41,9 @@ def metrics(run: Ended) -> Iterator[Table]:
         }
 
 
-def seeds(run: Ended) -> Iterator[Table]:
+def seeds(run: StoredRun) -> Iterator[Table]:
     """A row a seed: its verdicts, then every setting of its run, of which seed and episodes are here called first_seed and budget."""
-    settings, env = _flat(records.settings_json(run.settings)), run.settings.env
+    settings, env = _flat(run_dir.settings_json(run.settings)), run.settings.env
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for stats in run.seeds:
         own = {**_origin(run), "seed": stats.seed, "episodes": len(stats.goals)}
@@ -73,16 +53,16 @@ def seeds(run: Ended) -> Iterator[Table]:
         }
 
 
-def _whose(run: Ended, seed: int, rows: int) -> Table:
+def _whose(run: StoredRun, seed: int, rows: int) -> Table:
     """The columns that say whose rows these are, without a copy a row."""
     told = {**_origin(run), "seed": seed}
     return {name: np.broadcast_to(np.asarray(value), rows) for name, value in told.items()}
 
 
-def _origin(run: Ended) -> dict[str, Any]:
+def _origin(run: StoredRun) -> dict[str, Any]:
     env = run.settings.env
     where = {"env": config.named(env)} if env.depth is None else {"depth": env.depth}
-    return {"run": run.name, "agent": run.settings.agent, **where}
+    return {"run": str(run.directory), "agent": run.settings.agent, **where}
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +76,7 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-TABLES: dict[str, Callable[[Ended], Iterator[Table]]] = {
+TABLES: dict[str, Callable[[StoredRun], Iterator[Table]]] = {
     "episodes": episodes,
     "metrics": metrics,
     "seeds": seeds,
@@ -188,7 +168,7 @@ def export_runs(
     due = time.monotonic() + LINE_SECONDS
     for number, directory in enumerate(runs, 1):
         try:
-            tables += rows_of(read_ended_run(directory))
+            tables += rows_of(read_finished_run(directory))
         except (SettingsError, OSError) as error:
             note(f"left out: {error}")
             left_out.append(str(directory))

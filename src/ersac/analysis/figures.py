@@ -209,10 +209,7 @@ def goal_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
 
 def recent_share(goals: np.ndarray, episode: np.ndarray) -> np.ndarray:
     """The share of goals among the last hundred before each episode; a run that ended early keeps its last value."""
-    total = np.concatenate([[0], np.cumsum(goals)])
-    end = np.minimum(episode, len(goals))
-    start = np.maximum(0, end - scores.RELIABLE_WINDOW)
-    return (total[end] - total[start]) / (end - start)
+    return scores.running_means(goals, np.minimum(episode, len(goals)))
 
 
 def diagram(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:

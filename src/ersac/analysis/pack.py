@@ -15,8 +15,8 @@ import numpy as np
 
 from ersac import config
 from ersac.config import SettingsError
-from ersac.runs import disk, exits, records, results
-from ersac.runs.records import EpisodeStats
+from ersac.runs import disk, exits, run_dir, seal
+from ersac.runs.run_dir import EpisodeStats
 from ersac.sweeps.catalogue import Instance
 
 PACK_FORMAT = 1
@@ -78,7 +78,8 @@ def find_pack(home: Path, title: str) -> Pack | None:
 
 def read_run(directory: Path, line: str = "") -> RunRecord:
     """An ended run from its directory; SettingsError or DiskError where there is none."""
-    settings, summary = results.settings_and_summary(directory)
+    stored = run_dir.read_finished_run(directory)
+    settings = stored.settings
     env, run = settings.env, settings.run
     return RunRecord(
         name=directory.name,
@@ -91,16 +92,16 @@ def read_run(directory: Path, line: str = "") -> RunRecord:
         steps=run.steps,
         stop_when_solved=run.stop_when_solved,
         when="",
-        summary={name: summary[name] for name in SUMMARY_FIELDS},
-        settings=json.loads(json.dumps(records.settings_json(settings), default=str)),
+        summary={name: stored.summary[name] for name in SUMMARY_FIELDS},
+        settings=json.loads(json.dumps(run_dir.settings_json(settings), default=str)),
         fingerprint={},
-        seeds=records.read_facts(directory)[0],
+        seeds=stored.seeds,
     )
 
 
 def add_fingerprint(run: RunRecord, directory: Path) -> RunRecord:
     """The run with what its directory says of versions and machine."""
-    path = directory / records.FINGERPRINT
+    path = directory / run_dir.FINGERPRINT
     try:
         fingerprint = dict(json.loads(disk.read(path)))
         return run._replace(when=fingerprint.pop("when"), fingerprint=fingerprint)
@@ -122,7 +123,7 @@ def pack_sweep(
     for instance in wanted:
         directory = home / instance.name
         try:
-            if (reason := records.failure(directory, instance.settings)) is not None:
+            if (reason := run_dir.read_failure(directory, instance.settings)) is not None:
                 failed[instance.name] = reason
             else:
                 runs.append(add_fingerprint(read_run(directory, instance.line), directory))
@@ -169,7 +170,7 @@ def write_pack(pack: Pack) -> None:
     }
     disk.make_directory(pack.path.parent)
     disk.write(pack.path.with_suffix(COLUMNS), data)
-    disk.write(pack.path, _one_line_each(records.seal_json(about)).encode())
+    disk.write(pack.path, _one_line_each(seal.seal_json(about)).encode())
 
 
 def read_pack(path: Path) -> Pack:
@@ -180,8 +181,7 @@ def read_pack(path: Path) -> Pack:
     data = disk.read(beside)
     if disk.digest(data) != about["columns_sha256"]:
         raise disk.DiskError(f"{beside} is damaged: its sha256 is not the one in {path.name}")
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        seeds = _seeds({name: file[name] for name in file.files}, len(about["runs"]))
+    seeds = _seeds(seal.npz_arrays(data), len(about["runs"]))
     runs = [
         RunRecord(
             **row
@@ -205,7 +205,7 @@ def _read_about(path: Path) -> dict[str, Any]:
         if isinstance(number, int) and number > PACK_FORMAT:
             known = f"this version of ersac reads formats up to {PACK_FORMAT}"
             raise disk.DiskError(f"{path} has format {number}; {known}")
-        return records.unseal_json(data)
+        return seal.unseal_json(data)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise disk.DiskError(f"{path} is damaged: it is not a complete pack") from None
 
@@ -222,7 +222,7 @@ def _pack_columns(pack: Pack) -> dict[str, np.ndarray]:
     }
     if pack.goals_only:
         return columns
-    coded = [code_returns(stats.returns) for stats in seeds]
+    coded = [run_dir.code_returns(stats.returns) for stats in seeds]
     codes = [which for _, which in coded]
     gaps = [np.diff(stats.steps, prepend=0) for stats in seeds if stats.steps is not None]
     return columns | {
@@ -256,12 +256,6 @@ def _returns_and_steps(columns: dict[str, np.ndarray]) -> tuple[list[Any], list[
     gaps = iter(_split(join_bytes(columns["steps"]), episodes[columns["has_steps"]]))
     steps = [np.cumsum(next(gaps)) if has else None for has in columns["has_steps"]]
     return [own[codes] for own, codes in zip(values, which, strict=True)], steps
-
-
-def code_returns(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different returns, to the last bit, and which of them each episode had."""
-    bits, which = np.unique(returns.view(f"u{returns.itemsize}"), return_inverse=True)
-    return bits.view(returns.dtype), which
 
 
 def split_bytes(numbers: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from ersac.analysis.scores import RELIABLE_WINDOW
-from ersac.runs.records import EpisodeStats, MapSnapshot
+from ersac.analysis.scores import RELIABLE_WINDOW, running_means
+from ersac.runs.run_dir import EpisodeStats, MapSnapshot
 
 POINTS = 1000  # of a curve: more than a picture can show
 
@@ -39,12 +39,10 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
     for stats in seeds:
         if not len(stats.returns) or stats.steps is None:
             continue
-        total = np.concatenate([[0.0], np.cumsum(stats.returns, dtype=float)])
         episode = np.unique(np.linspace(1, len(stats.returns), POINTS).astype(int))
-        start = np.maximum(0, episode - RELIABLE_WINDOW)
         axes.plot(
             stats.steps[episode - 1],
-            (total[episode] - total[start]) / (episode - start),
+            running_means(stats.returns, episode),
             lw=1.2,
             label=f"seed {stats.seed}",
         )
@@ -60,12 +58,10 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
 def learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
     """Share of the last 100 episodes that reached the goal, a line a seed."""
     for stats in seeds:
-        total = np.concatenate([[0], np.cumsum(stats.goals)])
         episode = np.unique(np.linspace(1, len(stats.goals), POINTS).astype(int))
-        start = np.maximum(0, episode - RELIABLE_WINDOW)
         axes.plot(
             episode,
-            (total[episode] - total[start]) / (episode - start),
+            running_means(stats.goals, episode),
             lw=1.2,
             label=f"seed {stats.seed}",
         )

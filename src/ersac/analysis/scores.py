@@ -97,12 +97,15 @@ def of_returns(stats: Any) -> dict[str, float | int | None]:
     }
 
 
-def running_means(returns: np.ndarray) -> np.ndarray:
-    """After each episode the mean of the last hundred returns, or of as many as there are."""
-    total = np.concatenate([[0.0], np.cumsum(returns, dtype=float)])
-    episode = np.arange(1, len(total))
-    window = np.minimum(episode, RELIABLE_WINDOW)
-    return (total[1:] - total[episode - window]) / window
+def running_means(values: np.ndarray, episodes: np.ndarray | None = None) -> np.ndarray:
+    """Return the mean of the last 100 values (fewer at the start) after each of some episodes.
+
+    episodes: [M] counted from one; None: every episode.
+    """
+    total = np.concatenate([[0.0], np.cumsum(values, dtype=float)])
+    end = np.arange(1, len(total)) if episodes is None else episodes
+    start = np.maximum(0, end - RELIABLE_WINDOW)
+    return (total[end] - total[start]) / (end - start)
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -5,7 +5,6 @@ A policy needs a learner, and how an environment's own observations and actions 
 
 import contextlib
 import dataclasses
-import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -28,14 +27,16 @@ from ersac.envs.make import make_env, make_host_env, require_env_package
 from ersac.loops import devices
 from ersac.loops.host import to_host_env
 from ersac.policy.video import film, make_rendered_env, require_env_factory
-from ersac.runs import checkpoint, disk, records
-from ersac.runs.checkpoint import array_form, flatten
-from ersac.runs.results import place_of, settings_and_summary
+from ersac.runs import checkpoint, disk, run_dir, seal
+from ersac.runs.checkpoint import flatten
+from ersac.runs.results import index_of_seed
+from ersac.runs.run_dir import read_finished_summary
+from ersac.runs.seal import array_form
 from ersac.runs.session import loop_of
 from ersac.types import Array, Learner, Tree
 
 FORMAT = 1
-ABOUT, SEAL = "about", "sha256"  # what a file holds besides the learner's arrays
+ABOUT = "about"  # the member of a policy file that describes the arrays of the learner
 APART = 2**30  # between the seeds of training and those of evaluation
 EVAL_SEED_STRIDE = 4096  # between the seeds of two trials: a seed for each environment
 SIDE_BY_SIDE = 16  # environments on the device that are played in at once, at least
@@ -164,7 +165,7 @@ def progress_lines(show: bool) -> Iterator[Callable[[str], None]]:
 def open_policy(path: Path, seed: int | None = None) -> Policy:
     """The policy of a run's directory, by default its first seed's, or of a file."""
     if path.is_dir():
-        settings, _ = settings_and_summary(path)
+        settings, _ = read_finished_summary(path)
         return Policy(of_run(path, settings, settings.run.seed if seed is None else seed))
     policy = load_policy(path)
     if seed not in (None, policy.seed):
@@ -174,7 +175,7 @@ def open_policy(path: Path, seed: int | None = None) -> Policy:
 
 def of_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
     """What was trained, from what a loop carried at its end."""
-    place = place_of(settings, seed)
+    place = index_of_seed(settings, seed)
     of_place = lambda tree: jax.tree.map(lambda leaf: leaf[place], tree)
     learner = carry[place].learner if isinstance(carry, list) else of_place(carry.learner)
     return trained(
@@ -184,22 +185,22 @@ def of_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
 
 def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
     """What was trained, from the last checkpoint of a run that has ended."""
-    place = place_of(settings, seed)
+    place = index_of_seed(settings, seed)
     below = directory / checkpoint.DIRECTORY
     if not (numbers := checkpoint.finished_steps(below)):
         raise SettingsError(
             f"{directory} has no checkpoint to play from: a sweep keeps none, train it by itself"
         )
     try:
-        arrays = checkpoint.read_checkpoint(below, numbers[-1], records.run_hash(settings)).arrays
+        arrays = checkpoint.read_checkpoint(below, numbers[-1], run_dir.run_hash(settings)).arrays
     except checkpoint.CorruptCheckpoint as why:
         raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {why}") from None
     if settings.env.on_host:
-        arrays = checkpoint.part(arrays, f"loop/{seed}/learner")
+        arrays = seal.arrays_below(arrays, f"loop/{seed}/learner")
     else:
         arrays = {
             name: array[place]
-            for name, array in checkpoint.part(arrays, "loop/carry/learner").items()
+            for name, array in seal.arrays_below(arrays, "loop/carry/learner").items()
         }
     require_stored_settings(settings)
     codec = senses_of(settings.env)
@@ -412,19 +413,12 @@ def save_policy(trained: TrainedAgent, path: Path) -> None:
     about = {
         "format": FORMAT,
         "ersac": __version__,
-        "settings": records.settings_json(trained.settings),
+        "settings": run_dir.settings_json(trained.settings),
         "seed": trained.seed,
         "senses": trained.codec.told,
     }
     arrays[ABOUT] = np.frombuffer(json.dumps(about, default=str).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(
-        buffer,
-        allow_pickle=False,
-        **arrays,
-        **{SEAL: np.frombuffer(arrays_digest(arrays).encode(), np.uint8)},
-    )
-    disk.write(path, buffer.getbuffer())
+    disk.write(path, seal.seal_arrays(arrays))
 
 
 def load_policy(path: Path, **given: Any) -> Policy:
@@ -432,7 +426,7 @@ def load_policy(path: Path, **given: Any) -> Policy:
     arrays = read_arrays(path)
     try:
         about = json.loads(arrays.pop(ABOUT).tobytes())
-        settings = config.check(records.settings_from_json(about["settings"]))
+        settings = config.check(run_dir.settings_from_json(about["settings"]))
         if about["format"] != FORMAT:
             raise ValueError(about["format"])
         settings = config.override(settings, **given)
@@ -443,7 +437,7 @@ def load_policy(path: Path, **given: Any) -> Policy:
             raise
         raise disk.DiskError(f"{path} does not fit this version of ersac ({__version__})") from None
     require_stored_settings(settings)
-    learner = shaped(settings, codec.spec, checkpoint.part(arrays, "learner"), path)
+    learner = shaped(settings, codec.spec, seal.arrays_below(arrays, "learner"), path)
     return Policy(trained(settings, seed, codec, learner))
 
 
@@ -451,23 +445,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """What a file holds, if its digest is right."""
     data = disk.read(path)
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        sound = arrays.pop(SEAL).tobytes().decode() == arrays_digest(arrays)
-    except Exception:  # any bytes at all may stand here
-        sound = False
-    if not sound:
-        raise disk.DiskError(f"{path} is damaged: it is not what save() wrote")
-    return arrays
-
-
-def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
-    """The sha256 of arrays and of their names, types and shapes."""
-    parts = {
-        name: [array_form(array), disk.digest(np.ascontiguousarray(array).tobytes())]
-        for name, array in arrays.items()
-    }
-    return disk.digest(json.dumps(parts, sort_keys=True).encode())
+        return seal.unseal_arrays(data)
+    except ValueError:
+        raise disk.DiskError(f"{path} is damaged: it is not what save() wrote") from None
 
 
 def seed_of(trained: TrainedAgent, how: config.Evaluate) -> int:

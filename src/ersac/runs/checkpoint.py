@@ -6,7 +6,6 @@ older one goes only after the newer one has been read back from the disk.
 """
 
 import errno
-import io
 import json
 import re
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ersac.runs import disk
+from ersac.runs import disk, seal
+from ersac.runs.seal import array_form
 from ersac.types import Array, Tree
 
 KEPT = 2  # generations
@@ -55,15 +55,6 @@ def is_key(leaf: Any) -> bool:
     return isinstance(leaf, Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def part(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
-    """The arrays below one name."""
-    return {
-        path.removeprefix(name + "/"): array
-        for path, array in arrays.items()
-        if path.startswith(name + "/")
-    }
-
-
 def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
     """The part of a checkpoint below one name, as a tree with the structure, shapes and types of another."""
     wanted, kinds = flatten({name: like})
@@ -89,7 +80,7 @@ def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
 def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, Any]) -> None:
     """Write a state, read it back, and only then remove what is older than the generations that are kept."""
     arrays, keys = flatten(tree)
-    data = _npz(arrays)
+    data = seal.npz_bytes(arrays)
     forms = {name: array_form(array) for name, array in arrays.items()}
     manifest = {
         "format": FORMAT,
@@ -101,7 +92,7 @@ def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, A
     }
     disk.make_directory(directory)
     disk.write(_arrays_path(directory, number), data)
-    disk.write(_manifest_path(directory, number), seal(manifest | {"notes": notes}))
+    disk.write(_manifest_path(directory, number), seal_manifest(manifest | {"notes": notes}))
     del data
     try:
         verify(directory, number)
@@ -141,8 +132,8 @@ def read_checkpoint(directory: Path, number: int, settings: str) -> Checkpoint:
     if manifest["notes"].get("settings") != settings:
         raise CorruptCheckpoint("it belongs to a run with other settings")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: _typed(file[name], form) for name, form in manifest["arrays"].items()}
+        stored = seal.npz_arrays(data)
+        arrays = {name: _typed(stored[name], form) for name, form in manifest["arrays"].items()}
     except (
         Exception
     ) as error:  # whatever the digest's author put there: nothing of it may be more than one line
@@ -154,7 +145,7 @@ def read_checkpoint(directory: Path, number: int, settings: str) -> Checkpoint:
 
 def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
     """The manifest and the arrays' file of one checkpoint if every digest holds, else Poisoned."""
-    manifest = unseal(_bytes(_manifest_path(directory, number)))
+    manifest = unseal_manifest(_bytes(_manifest_path(directory, number)))
     if manifest["number"] != number:
         raise CorruptCheckpoint(f"it is checkpoint {manifest['number']} under another name")
     data = _bytes(_arrays_path(directory, number))
@@ -167,22 +158,17 @@ def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
     return manifest, data
 
 
-def seal(manifest: dict[str, Any]) -> bytes:
-    """A manifest as bytes that carry their own digest."""
-    body = json.dumps(manifest, sort_keys=True)
-    return (
-        json.dumps(
-            {"manifest": manifest, "sha256": disk.digest(body.encode())}, sort_keys=True, indent=1
-        )
-        + "\n"
-    ).encode()
+def seal_manifest(manifest: dict[str, Any]) -> bytes:
+    """Return a manifest as bytes that carry their own digest."""
+    sealed = {"manifest": manifest, "sha256": seal.json_digest(manifest)}
+    return (json.dumps(sealed, sort_keys=True, indent=1) + "\n").encode()
 
 
-def unseal(data: bytes) -> dict[str, Any]:
+def unseal_manifest(data: bytes) -> dict[str, Any]:
     """A manifest from its bytes, or Poisoned where a single one of them is another."""
     try:
         manifest = json.loads(data)["manifest"]
-        sealed = seal(manifest)
+        sealed = seal_manifest(manifest)
     except Exception as error:  # any bytes at all may stand here
         raise CorruptCheckpoint(f"its manifest is not readable: {type(error).__name__}") from None
     if sealed != data:
@@ -248,22 +234,6 @@ def _bytes(path: Path) -> bytes:
         raise CorruptCheckpoint(
             f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}"
         ) from None
-
-
-def _npz(arrays: dict[str, np.ndarray]) -> memoryview:
-    """Arrays as the bytes of an npz file; what numpy has no name for (bfloat16) as whole numbers of the same width."""
-    plain = {
-        name: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
-        for name, array in arrays.items()
-    }
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **plain)
-    return buffer.getbuffer()
-
-
-def array_form(array: np.ndarray) -> str:
-    """An array's type and shape, as 'float32[3, 8]'."""
-    return f"{array.dtype.name}{list(array.shape)}"
 
 
 def _typed(array: np.ndarray, form: str) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 from ersac.config import SettingsError
 from ersac.runs import checkpoint
 from ersac.runs.checkpoint import Checkpoint
-from ersac.runs.records import Spent
+from ersac.runs.run_dir import Timings
 from ersac.types import Tree
 
 COST_SHARE = 0.02  # of the time that checkpoints may take
@@ -37,7 +37,7 @@ class Checkpointer:
         ] = []  # what changed between lives of the run, so that its bits may have
         self.next = time.monotonic() + seconds
 
-    def load(self, exact: bool) -> tuple[Checkpoint, Spent] | None:
+    def load(self, exact: bool) -> tuple[Checkpoint, Timings] | None:
         """The newest good checkpoint, if there is one. Says what keeps the rest from being bit-identical, or refuses if it must be."""
         if self.directory is None:
             return None
@@ -53,13 +53,13 @@ class Checkpointer:
         if changed:
             self.tell(f"continues, not bit-exact: {changed}")
             self.environment_changes.append(f"rollout {found.number}: {changed}")
-        return found, Spent(**found.notes["spent"])
+        return found, Timings(**found.notes["spent"])
 
     def due(self) -> bool:
         """Whether it is time to save."""
         return self.directory is not None and time.monotonic() >= self.next
 
-    def save(self, number: int, tree: Callable[[], Tree], spent: Spent) -> None:
+    def save(self, number: int, tree: Callable[[], Tree], spent: Timings) -> None:
         """Save a state unless it is the one that was saved last; `tree` fetches it."""
         if self.directory is None or number == self.saved:
             return

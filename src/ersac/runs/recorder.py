@@ -9,7 +9,7 @@ import numpy as np
 from ersac import display
 from ersac.analysis import scores
 from ersac.config import Experiment, sea
-from ersac.runs.records import EpisodeStats, MapSnapshot, Metrics
+from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
 
 METRIC_POINTS = 2000  # kept of each metric; when there are more, every other one goes
 MAP_SNAPSHOTS = 16  # maps kept while a run goes on
@@ -145,9 +145,9 @@ class Recorder:
 
     def stats(self) -> list[EpisodeStats]:
         """What happened to each seed, up to the budget."""
-        return [self._facts(place) for place in range(len(self.numbers))]
+        return [self._seed_stats(place) for place in range(len(self.numbers))]
 
-    def _facts(self, place: int) -> EpisodeStats:
+    def _seed_stats(self, place: int) -> EpisodeStats:
         run = self.settings.run
         when = np.concatenate(self.when[place]) if self.env.episode_length is None else None
         count = run.episodes

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ersac import config
 from ersac.analysis import scores
 from ersac.config import Experiment, SettingsError
-from ersac.runs import disk, records
-from ersac.runs.records import EpisodeStats, MapSnapshot, Metrics, Spent
+from ersac.runs import run_dir
+from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics, Timings
 
 if TYPE_CHECKING:
     from ersac.policy.policy import Evaluation, Policy
@@ -84,8 +84,8 @@ class Result:
             },
             "per_seed": per_seed,
             "departures": self.environment_changes,
-            "settings_hash": records.settings_hash(self.settings),
-            "run_hash": records.run_hash(self.settings),
+            "settings_hash": run_dir.settings_hash(self.settings),
+            "run_hash": run_dir.run_hash(self.settings),
             "out": None if self.directory is None else str(self.directory),
         }
 
@@ -129,7 +129,7 @@ class Result:
         if not env.has_maps:
             name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
             budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
-            caption = f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {records.settings_hash(self.settings)}"
+            caption = f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {run_dir.settings_hash(self.settings)}"
             return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
         title = f"{self.settings.agent} ({self.network}) on {kind}, depth {env.depth}"
@@ -138,7 +138,7 @@ class Result:
             f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
         )
         command = f"{command} --seeds {run.seeds} --seed {run.seed}"
-        caption = f"{command} --episodes {run.episodes}    settings {records.settings_hash(self.settings)}"
+        caption = f"{command} --episodes {run.episodes}    settings {run_dir.settings_hash(self.settings)}"
         return picture.draw_picture(title, caption, self.seeds, self.map_snapshots)
 
 
@@ -147,26 +147,12 @@ def write_result(result: Result, directory: Path) -> None:
     from ersac.analysis import picture
 
     image = picture.picture_png(result.picture())
-    records.write_results(
+    run_dir.write_results(
         directory, result.seeds, result.metrics, result.map_snapshots, image, result.summary()
     )
 
 
-def settings_and_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
-    """Those of an ended run; SettingsError where it has not ended, DiskError where it is damaged."""
-    settings = records.read_settings(directory)
-    try:
-        summary = records.read_summary(directory, settings)
-    except records.CorruptRecord as why:
-        raise disk.DiskError(
-            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
-        ) from None
-    if summary is None:
-        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
-    return settings, summary
-
-
-def place_of(settings: Experiment, seed: int) -> int:
+def index_of_seed(settings: Experiment, seed: int) -> int:
     """Which of a run's seeds one is."""
     first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
     if not isinstance(seed, int) or not first <= seed <= last:
@@ -177,17 +163,17 @@ def place_of(settings: Experiment, seed: int) -> int:
 
 
 def read_result(directory: Path) -> Result:
-    """A run that has ended, from its directory."""
-    settings = records.read_settings(directory)
-    summary = records.ended_summary(directory, settings)
-    if summary is None:
-        raise SettingsError(f"{directory} has not ended; go on with: ersac resume {directory}")
-    spent = Spent(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
+    """Return the result of a finished run from its directory."""
+    stored = run_dir.read_finished_run(directory)
+    summary = stored.summary
+    timings = Timings(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
     return Result(
-        settings,
-        *records.read_facts(directory),
+        stored.settings,
+        stored.seeds,
+        stored.metrics,
+        stored.map_snapshots,
         summary["steps"],
-        *spent,
+        *timings,
         summary["departures"],
         directory,
     )

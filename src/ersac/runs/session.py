@@ -11,9 +11,9 @@ import numpy as np
 
 from ersac import config, display
 from ersac.config import Experiment
-from ersac.runs import exits, records
+from ersac.runs import exits, run_dir, seal
 from ersac.runs.recorder import Recorder
-from ersac.runs.records import MapSnapshot, Spent
+from ersac.runs.run_dir import MapSnapshot, Timings
 from ersac.runs.trackers import Tracker
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Job:
 
 def make_job(settings: Experiment, home: Path | None) -> Job:
     """One run of some settings."""
-    return Job(settings, home, records.run_hash(settings), f"go on with: ersac resume {home}")
+    return Job(settings, home, run_dir.run_hash(settings), f"resume with: ersac resume {home}")
 
 
 @dataclass
@@ -52,18 +52,18 @@ class Session:
     program: Any  # of the loop
     recorder: Recorder
     checkpointer: "Checkpointer"
-    before: Spent  # before the last resume
+    before: Timings  # before the last resume
     began: float
     running: float = 0.0  # seconds since then
 
-    def spent(self) -> Spent:
+    def spent(self) -> Timings:
         """Seconds since the run first started."""
         wall = time.perf_counter() - self.began
         compiling, running = (
             self.before.compiling + self.program.compile_seconds,
             self.before.running + self.running,
         )
-        return Spent(compiling, running, self.before.wall + wall)
+        return Timings(compiling, running, self.before.wall + wall)
 
     def on_nonfinite(self, seed_index: int, why: str) -> None:
         """Give up a seed whose numbers are bad, or the run if it is alone."""
@@ -92,18 +92,20 @@ def start_session(job: Job, exact: bool, began: float) -> Session:
     settings = job.settings
     loop = loop_of(settings)
     program = loop.prepare(settings, job.variants)
-    fingerprint = records.scope() | loop.describe(program)
+    fingerprint = run_dir.exactness_fields() | loop.describe(program)
     checkpointer = Checkpointer(
         job.home, job.owner, settings.run.checkpoint_seconds, fingerprint, display.note
     )
     found = checkpointer.load(exact)
     if found is None:
         return Session(
-            job, program, Recorder(settings, program.seeds), checkpointer, Spent(), began
+            job, program, Recorder(settings, program.seeds), checkpointer, Timings(), began
         )
     saved, before = found
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
-    recorder = Recorder.restored(settings, checkpoint.part(saved.arrays, "recorder"), program.seeds)
+    recorder = Recorder.restored(
+        settings, seal.arrays_below(saved.arrays, "recorder"), program.seeds
+    )
     if settings.env.on_host:
         display.note(
             "continues with new episodes: the state of an environment on the host cannot be saved"

@@ -18,7 +18,7 @@ import numpy as np
 
 from ersac.config import SettingsError, Track
 from ersac.packages import require_package
-from ersac.runs import disk, records
+from ersac.runs import disk, run_dir
 from ersac.runs.recorder import Recorder
 
 BLOCK = 100  # episodes that make one point
@@ -183,8 +183,8 @@ class WandB:
                     project="ersac",
                     group=directory.name,
                     name=f"{directory.name} seed {seed}",
-                    id=f"{records.run_hash(recorder.settings)}-{seed}",
-                    config=records.settings_json(recorder.settings) | {"seed": seed},
+                    id=f"{run_dir.run_hash(recorder.settings)}-{seed}",
+                    config=run_dir.settings_json(recorder.settings) | {"seed": seed},
                     reinit="create_new",
                     settings=wandb.Settings(**shut),
                 )

@@ -22,7 +22,7 @@ from ersac.config import (
     replace_at,
     sea,
 )
-from ersac.runs import records
+from ersac.runs import run_dir
 
 SCALES = ("smoke", "desk", "paper")
 TUNED, REPORTED = 0, 1000  # first seeds
@@ -69,7 +69,7 @@ class Instance(NamedTuple):
     def name(self) -> str:
         """A name that no run with other settings has."""
         seed = self.settings.run.seed
-        return f"{self.line}-depth-{sea(self.settings).depth}-seed-{seed}-{records.settings_hash(self.settings)[:8]}"
+        return f"{self.line}-depth-{sea(self.settings).depth}-seed-{seed}-{run_dir.settings_hash(self.settings)[:8]}"
 
 
 def instances(sweep: Sweep, size: SweepSize) -> list[Instance]:

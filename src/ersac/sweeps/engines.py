@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ersac.packages import require_package
-from ersac.runs import disk, exits, records
+from ersac.runs import disk, exits, run_dir
 from ersac.sweeps.runner import GO_ON, Batch, Engine, Outcome, Told, attempt
 
 POLL_SECONDS = 1.0
@@ -41,7 +41,7 @@ def on_ray(todo: Sequence[Batch], told: Told, poll: Callable[[], int]) -> Iterat
     """
     if not todo:
         return
-    cores, stop = records.fingerprint()["visible_cores"], todo[0].home / STOP
+    cores, stop = run_dir.fingerprint()["visible_cores"], todo[0].home / STOP
     ray = _start_ray(cores)
     try:
         task = ray.remote(num_cpus=cores, max_retries=RETRIES)(_on_worker)

@@ -18,13 +18,13 @@ import numpy as np
 
 from ersac import config, display
 from ersac.agents.presets import preset
-from ersac.analysis import export, scores
+from ersac.analysis import scores
 from ersac.analysis.compare import Curve
 from ersac.config import Experiment, Gym, Gymnax, SettingsError, check, default_run, override
 from ersac.envs.make import require_env_package
 from ersac.packages import require_package
-from ersac.runs import disk, exits, records
-from ersac.runs.records import EpisodeStats
+from ersac.runs import disk, exits, run_dir
+from ersac.runs.run_dir import EpisodeStats
 from ersac.sweeps import runner
 from ersac.sweeps.catalogue import REPORTED, SCALES, TUNED
 
@@ -217,7 +217,7 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """A name that no run with other settings has."""
-        return f"{self.task}-{self.agent}-seed-{self.settings.run.seed}-{records.settings_hash(self.settings)[:8]}"
+        return f"{self.task}-{self.agent}-seed-{self.settings.run.seed}-{run_dir.settings_hash(self.settings)[:8]}"
 
 
 class Plan(NamedTuple):
@@ -380,7 +380,7 @@ def run_ladder(
                     refused[name] = why = str(error)
                 except exits.NonFinite as error:
                     why = str(error)
-                    records.write_failure(home / name, cell.settings, why)
+                    run_dir.write_failure(home / name, cell.settings, why)
                 except Exception as error:  # of any kind at all: the others shall go on
                     kind = "" if isinstance(error, exits.EXPECTED) else f"{type(error).__name__}: "
                     missing[name] = why = kind + " ".join(str(error).split())
@@ -388,7 +388,7 @@ def run_ladder(
                     display.note(
                         f"{name} {'cannot be run' if name in refused else 'failed'}: {why}"
                     )
-            if (reason := records.failure(home / name, cell.settings)) is not None:
+            if (reason := run_dir.read_failure(home / name, cell.settings)) is not None:
                 failed[name] = reason
             progress.ended(cell.settings.run.steps or 0, here, why is not None)
     ended = len(wanted) - len(refused) - len(failed) - len(missing)
@@ -450,10 +450,10 @@ def gather(plan: Plan, home: Path, note: Callable[[str], None]) -> Found:
     """What has ended of the wanted cells, and what the directory has of others' agents; what cannot be used is noted."""
     found: Found = {}
     for cell in plan.wanted:
-        if (home / cell.name / records.SUMMARY).exists():
+        if (home / cell.name / run_dir.SUMMARY).exists():
             try:
                 found.setdefault((cell.task, cell.agent), []).extend(
-                    export.read_ended_run(home / cell.name).seeds
+                    run_dir.read_finished_run(home / cell.name).seeds
                 )
             except (SettingsError, OSError) as error:
                 note(f"left out: {error}")

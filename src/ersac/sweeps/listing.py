@@ -9,16 +9,16 @@ import numpy as np
 
 from ersac import config
 from ersac.config import SettingsError
-from ersac.runs import disk, records
-from ersac.runs.records import CorruptRecord
+from ersac.runs import disk, run_dir, seal
+from ersac.runs.run_dir import CorruptRecord
 from ersac.sweeps import runner
 
 CHECKPOINTS = "checkpoints"  # as checkpoint.py has it, which needs jax
 MARKS = {
-    records.SETTINGS,
-    records.FACTS,
-    records.SUMMARY,
-    records.FAILURE,
+    run_dir.SETTINGS,
+    run_dir.RESULTS,
+    run_dir.SUMMARY,
+    run_dir.FAILURE,
     CHECKPOINTS,
 }  # whoever holds one of them is, or was, a run
 ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = (
@@ -84,9 +84,9 @@ def look(directory: Path) -> RunRow:
     """One run."""
     name = str(directory)
     try:
-        settings = records.read_settings(directory)
+        settings = run_dir.read_settings(directory)
     except SettingsError:
-        return RunRow(name, DAMAGED, f"{records.SETTINGS} is missing")
+        return RunRow(name, DAMAGED, f"{run_dir.SETTINGS} is missing")
     except OSError as error:
         return RunRow(name, DAMAGED, str(error).removeprefix(f"{name}/"))
     env = settings.env
@@ -94,11 +94,11 @@ def look(directory: Path) -> RunRow:
         name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds
     )
     try:
-        if holder := disk.held_by(directory / records.LOCK):
+        if holder := disk.held_by(directory / run_dir.LOCK):
             return row._replace(state=RUNNING, why=holder)
-        if reason := records.failure(directory, settings):
+        if reason := run_dir.read_failure(directory, settings):
             return row._replace(state=FAILED, why=reason)
-        if summary := records.read_summary(directory, settings):
+        if summary := run_dir.read_summary(directory, settings):
             return row._replace(
                 state=ENDED, solved=sum(found is not None for found in summary["solved_reliable"])
             )
@@ -116,7 +116,7 @@ def look(directory: Path) -> RunRow:
 
 def _where(directory: Path) -> str:
     """Where a run stopped; Damaged if its newest checkpoint is."""
-    from ersac.runs import checkpoint  # jax, which only those need that have not ended
+    from ersac.runs import checkpoint  # jax, seal, which only those need that have not ended
 
     home = directory / checkpoint.DIRECTORY
     numbers = checkpoint.finished_steps(home)
@@ -134,9 +134,9 @@ def _under_way(directory: Path) -> Iterator[RunRow]:
     """The runs of a batch, as far as they have no directory of their own yet."""
     try:
         names = [
-            str(name) for name in records.unseal_json(disk.read(directory / runner.BATCH))["runs"]
+            str(name) for name in seal.unseal_json(disk.read(directory / runner.BATCH))["runs"]
         ]
-        holder = disk.held_by(directory / records.LOCK)
+        holder = disk.held_by(directory / run_dir.LOCK)
         state, why = (RUNNING, holder) if holder else (STOPPED, _where(directory))
     except (CorruptRecord, OSError) as error:
         names, state, why = [directory.name], DAMAGED, str(error)
@@ -158,7 +158,7 @@ def counts(found: list[RunRow]) -> list[Count]:
 
 def _count(home: Path, own: list[RunRow]) -> Count | None:
     try:
-        told = records.unseal_json(disk.read(home / runner.SWEEP))
+        told = seal.unseal_json(disk.read(home / runner.SWEEP))
         wanted = set(told["runs"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # no sweep, or its next life writes that again

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from ersac import config, display
 from ersac.config import Experiment, SettingsError
-from ersac.runs import disk, exits, records
-from ersac.runs.records import Metrics, Spent
+from ersac.runs import disk, exits, run_dir, seal
 from ersac.runs.results import Result
+from ersac.runs.run_dir import Metrics, Timings
 from ersac.runs.session import Job, Session, run_session, start_session
 from ersac.sweeps.catalogue import Instance
 
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     def name(self) -> str:
         """Twelve digits that no other batch has."""
         return disk.digest(
-            " ".join(records.settings_hash(each.settings) for each in self.instances).encode()
+            " ".join(run_dir.settings_hash(each.settings) for each in self.instances).encode()
         )[:12]
 
     @property
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
 
     def steps_saved(self) -> int:
         """How far it was when it was last saved: all that can be known of it from elsewhere."""
-        from ersac.runs import checkpoint  # jax
+        from ersac.runs import checkpoint  # jax, seal
 
         saved = checkpoint.finished_steps(self.directory / checkpoint.DIRECTORY)
         return min(
@@ -129,7 +129,7 @@ def batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
 def width(settings: Experiment) -> int:
     """How many runs with these settings a batch may have on this machine."""
     fit = int(MEMORY_SHARE * config.memory_bytes() // config.bytes_needed(settings))
-    return max(1, min(fit, WIDTH * records.fingerprint()["visible_cores"]))
+    return max(1, min(fit, WIDTH * run_dir.fingerprint()["visible_cores"]))
 
 
 def _even_parts(group: list[Instance], most: int) -> list[list[Instance]]:
@@ -143,8 +143,8 @@ def has_ended(home: Path, instance: Wanted) -> bool:
     directory, settings = home / instance.name, instance.settings
     with contextlib.suppress(OSError):  # what cannot be read is not there
         return (
-            records.ended_summary(directory, settings) is not None
-            or records.failure(directory, settings) is not None
+            run_dir.valid_summary(directory, settings) is not None
+            or run_dir.read_failure(directory, settings) is not None
         )
     return False
 
@@ -162,19 +162,19 @@ def plan_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
 def hold_sweep(home: Path, title: str, wanted: Sequence[Wanted]) -> Iterator[None]:
     """Be the only one to run a sweep in a directory: a new one, or that of the same sweep."""
     begun = (home / SWEEP).exists() or (
-        home.is_dir() and not set(disk.names(home)) - {records.LOCK, SWEEP + disk.PARTIAL}
+        home.is_dir() and not set(disk.names(home)) - {run_dir.LOCK, SWEEP + disk.PARTIAL}
     )
     if home.exists() and not begun:
         raise SettingsError(
             f"--out {home} already holds something that is not a sweep; choose another directory"
         )
     disk.make_directory(home)
-    with disk.lock(home / records.LOCK):
+    with disk.lock(home / run_dir.LOCK):
         if (home / SWEEP).exists() and (before := title_of(home)) not in (title, None):
             raise SettingsError(
                 f"--out {home} holds another sweep: {before}; choose another directory"
             )
-        records.write_sealed(
+        seal.write_sealed(
             home / SWEEP, {"sweep": title, "runs": [instance.name for instance in wanted]}
         )
         yield
@@ -183,7 +183,7 @@ def hold_sweep(home: Path, title: str, wanted: Sequence[Wanted]) -> Iterator[Non
 def title_of(home: Path) -> str | None:
     """Which sweep a directory holds; None where what says so is damaged, for then it is written again."""
     with contextlib.suppress(ValueError, RecursionError):
-        return str(records.unseal_json(disk.read(home / SWEEP)).get("sweep"))
+        return str(seal.unseal_json(disk.read(home / SWEEP)).get("sweep"))
     return None
 
 
@@ -211,7 +211,9 @@ def run_sweep(
                 )
                 missing |= dict.fromkeys(names, outcome.broken)
             progress.ended(outcome)
-        reasons = {each.name: records.failure(home / each.name, each.settings) for each in wanted}
+        reasons = {
+            each.name: run_dir.read_failure(home / each.name, each.settings) for each in wanted
+        }
         failed = {name: why for name, why in reasons.items() if why is not None}
         return Report(len(wanted) - len(failed) - len(missing), len(wanted), failed, missing)
 
@@ -312,8 +314,8 @@ def run_batch(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]
     began = time.perf_counter()
     config.check_memory(batch.settings)
     disk.make_directory(batch.directory)
-    with disk.lock(batch.directory / records.LOCK):
-        records.write_sealed(
+    with disk.lock(batch.directory / run_dir.LOCK):
+        seal.write_sealed(
             batch.directory / BATCH, {"runs": [instance.name for instance in batch.instances]}
         )
         variants = [instance.settings for instance in batch.instances]
@@ -332,19 +334,20 @@ def run_batch(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]
 def write_records(batch: Batch, session: Session) -> dict[str, str]:
     """Leave the record of each run that has none yet; what says that it has ended is written last."""
     seeds, metrics = session.recorder.stats(), session.recorder.metrics()
-    share = Spent(*(seconds / len(batch.instances) for seconds in session.spent()))
+    share = Timings(*(seconds / len(batch.instances) for seconds in session.spent()))
     for place, instance in enumerate(batch.instances):
         directory, settings = batch.home / instance.name, instance.settings
         if has_ended(batch.home, instance):
             continue
         disk.make_directory(directory)
-        records.write_fingerprint(directory)
-        records.write_settings(directory, settings)
+        run_dir.write_fingerprint(directory)
+        run_dir.write_settings(directory, settings)
         if place in session.recorder.failed:
-            records.write_failure(directory, settings, session.recorder.failed[place])
+            run_dir.write_failure(directory, settings, session.recorder.failed[place])
             continue
         own = Metrics(
-            metrics.step, {name: column[place : place + 1] for name, column in metrics.told.items()}
+            metrics.step,
+            {name: column[place : place + 1] for name, column in metrics.values.items()},
         )
         steps = session.recorder.steps // len(batch.instances)
         result = Result(
@@ -357,5 +360,5 @@ def write_records(batch: Batch, session: Session) -> dict[str, str]:
             session.checkpointer.environment_changes,
             directory,
         )
-        records.write_results(directory, result.seeds, own, [], None, result.summary())
+        run_dir.write_results(directory, result.seeds, own, [], None, result.summary())
     return {batch.instances[place].name: why for place, why in session.recorder.failed.items()}

@@ -7,8 +7,8 @@ import pytest
 
 from ersac import api, config, display
 from ersac.agents.presets import PRESETS
-from ersac.runs import disk, records
-from ersac.runs.records import EpisodeStats, Metrics
+from ersac.runs import disk, run_dir
+from ersac.runs.run_dir import EpisodeStats, Metrics
 
 DRAW = np.random.default_rng(0)
 FEW = DRAW.choice(np.float32([-0.0098, 0.9902, 0.0, -0.0, np.nan, np.inf]), 1000)
@@ -23,14 +23,14 @@ MANY = DRAW.normal(size=1000).astype(np.float32)
 def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
     """As they are, or as a number for each value that they take: of a sea there are few, and its records stay small."""
     facts = EpisodeStats(3, DRAW.random(len(returns)) < 0.5, returns)
-    records.write_results(
+    run_dir.write_results(
         tmp_path, [facts], Metrics(np.arange(2), {"tau": np.ones((1, 2))}), [], None, {}
     )
-    (found,), _, _ = records.read_facts(tmp_path)
+    (found,), _, _ = run_dir.read_results(tmp_path)
     assert found.returns.dtype == np.float32
     assert found.returns.tobytes() == returns.tobytes()
     np.testing.assert_array_equal(found.goals, facts.goals)
-    with np.load(tmp_path / records.FACTS) as file:
+    with np.load(tmp_path / run_dir.RESULTS) as file:
         assert (file["seed/3/returns"].dtype == np.uint8) == (len(np.unique(returns)) <= 256)
 
 
@@ -45,42 +45,42 @@ def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
     def refused_with_something_to_show() -> None:
-        with records.hold_run(tmp_path / "run", config.Experiment(), resume=False):
-            (tmp_path / "run" / records.FACTS).touch()
+        with run_dir.hold_run(tmp_path / "run", config.Experiment(), resume=False):
+            (tmp_path / "run" / run_dir.RESULTS).touch()
             raise config.SettingsError("late")
 
     with pytest.raises(config.SettingsError, match="late"):
         refused_with_something_to_show()
-    assert (tmp_path / "run" / records.SETTINGS).exists()
+    assert (tmp_path / "run" / run_dir.SETTINGS).exists()
 
 
 def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):
     """It was stopped before its first checkpoint, and is refused now: what it was to be is all there is of it."""
-    with records.hold_run(tmp_path / "run", config.Experiment(), resume=False):
+    with run_dir.hold_run(tmp_path / "run", config.Experiment(), resume=False):
         pass
 
     def refused() -> None:
-        with records.hold_run(tmp_path / "run", config.Experiment(), resume=True):
+        with run_dir.hold_run(tmp_path / "run", config.Experiment(), resume=True):
             raise config.SettingsError("refused")
 
     with pytest.raises(config.SettingsError, match="refused"):
         refused()
-    assert records.read_settings(tmp_path / "run") == config.Experiment()
+    assert run_dir.read_settings(tmp_path / "run") == config.Experiment()
 
 
 @pytest.mark.parametrize("agent", PRESETS)
 def test_settings_are_read_as_they_were_written(tmp_path, agent):
     """Every one of them: none is added or left out, and none is another."""
     settings = config.check(config.Experiment(config.DeepSea(10), agent, PRESETS[agent]))
-    records.write_settings(tmp_path, settings)
-    assert records.read_settings(tmp_path) == settings
-    written = json.loads((tmp_path / records.SETTINGS).read_text())
+    run_dir.write_settings(tmp_path, settings)
+    assert run_dir.read_settings(tmp_path) == settings
+    written = json.loads((tmp_path / run_dir.SETTINGS).read_text())
     for changed in ({"chunk": 7}, {"colour": 7}):
         other = written | {"run": written["run"] | changed}
-        (tmp_path / records.SETTINGS).write_text(json.dumps(other))
+        (tmp_path / run_dir.SETTINGS).write_text(json.dumps(other))
         with pytest.raises(disk.DiskError, match="is damaged"):
-            records.read_settings(tmp_path)
+            run_dir.read_settings(tmp_path)
     del written["env"]["depth"]  # which has a default
-    (tmp_path / records.SETTINGS).write_text(json.dumps(written))
+    (tmp_path / run_dir.SETTINGS).write_text(json.dumps(written))
     with pytest.raises(disk.DiskError, match="is damaged"):
-        records.read_settings(tmp_path)
+        run_dir.read_settings(tmp_path)

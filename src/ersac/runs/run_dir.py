@@ -1,0 +1,440 @@
+"""A run directory: the one place that knows which files it has and how they are read and written.
+
+No jax here: a directory that is in use, or holds another run, is refused before jax is imported.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ersac import config
+from ersac.config import Experiment, SettingsError, leaves
+from ersac.runs import disk, seal
+
+SETTINGS, FINGERPRINT, SUMMARY = "settings.json", "fingerprint.json", "summary.json"
+RESULTS, PICTURE = "facts.npz", "picture.png"
+FAILURE, LOCK = "failed.json", "lock"
+NOT_HASHED = {"checkpoint_seconds", "make", "estimator"}  # no effect on the numbers, or named
+FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only their text is stored
+JSON_TYPES = (bool, int, float, str, tuple, type(None))  # anything else is stored as its text
+PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
+
+
+class CorruptRecord(ValueError):
+    """A file of a run directory that is not what the run wrote; the text says why."""
+
+
+class MapSnapshot(NamedTuple):
+    """Visit counts and sigma of every DeepSea cell, for the first seed after some episode."""
+
+    episode: int
+    visits: np.ndarray  # [depth, depth]
+    sigma: np.ndarray  # [depth, depth]   of the action 'right'
+
+
+class EpisodeStats(NamedTuple):
+    """The episodes of one seed."""
+
+    seed: int
+    goals: np.ndarray  # [episodes] bool
+    returns: np.ndarray  # [episodes] float32
+    # [episodes] int64   environment steps of the seed by the end of the rollout in which the
+    # episode ended; None for DeepSea, whose episodes all have one length
+    steps: np.ndarray | None = None
+
+
+class Metrics(NamedTuple):
+    """The learner's metrics, subsampled over chunks; each entry is a mean over one chunk."""
+
+    step: np.ndarray  # [M]
+    values: dict[str, np.ndarray]  # [seeds, M] by name
+
+
+class Timings(NamedTuple):
+    """Seconds that a run has taken so far, over all its sessions."""
+
+    compiling: float = 0.0
+    running: float = 0.0
+    wall: float = 0.0
+
+
+class StoredRun(NamedTuple):
+    """A finished run as its directory holds it."""
+
+    directory: Path
+    settings: Experiment
+    summary: dict[str, Any]
+    seeds: list[EpisodeStats]
+    metrics: Metrics
+    map_snapshots: list[MapSnapshot]
+
+
+# Who may write to a directory
+
+
+@contextlib.contextmanager
+def hold_run(directory: Path, settings: Experiment, resume: bool) -> Iterator[None]:
+    """Lock a run directory: a new one or, with `resume`, one that holds a run of these settings."""
+    known = resume and (directory / SETTINGS).exists()
+    if not known:
+        require_unused(directory)
+        disk.make_directory(directory)
+    with disk.lock(directory / LOCK):
+        if not known:
+            require_unused(directory)  # another process may have run and ended in between
+            write_fingerprint(directory)
+        if not known or _check_resumable(directory, settings) != settings:
+            write_settings(directory, settings)
+        try:
+            yield
+        except SettingsError:
+            if not known:
+                _remove_if_unused(directory)
+            raise
+
+
+def _remove_if_unused(directory: Path) -> None:
+    """Remove the directory of a run that was refused before it wrote any result."""
+    if set(disk.names(directory)) == {LOCK, FINGERPRINT, SETTINGS}:
+        for name in (SETTINGS, FINGERPRINT, LOCK):
+            (directory / name).unlink()
+        directory.rmdir()
+
+
+def require_unused(directory: Path) -> None:
+    """Raise SettingsError if a directory holds anything but what a run writes before it starts."""
+    unstarted = {LOCK, FINGERPRINT, FINGERPRINT + disk.PARTIAL, SETTINGS + disk.PARTIAL}
+    if directory.exists() and (not directory.is_dir() or set(disk.names(directory)) - unstarted):
+        if disk.in_use(directory / LOCK):
+            with disk.lock(directory / LOCK):  # raises, naming the holder
+                pass
+        raise SettingsError(
+            f"--out {directory} already exists; choose another directory or remove it "
+            "(nothing was overwritten)"
+        )
+
+
+def _check_resumable(directory: Path, settings: Experiment) -> Experiment:
+    """Return a directory's settings; SettingsError unless they differ in a larger budget only."""
+    before = read_settings(directory)
+    if changed := differences(before, settings):
+        raise SettingsError(
+            f"{directory} holds a run with other settings: {', '.join(changed)}; "
+            "choose another directory"
+        )
+    if settings.run.episodes < before.run.episodes:
+        raise SettingsError(
+            "--episodes can be raised when a run is resumed, not lowered: "
+            f"{before.run.episodes} -> {settings.run.episodes}"
+        )
+    return before
+
+
+def differences(before: Experiment, now: Experiment) -> list[str]:
+    """Return the settings in which two runs differ, as '--depth 20 -> 21'; budgets do not count."""
+    old, new = (
+        {
+            ".".join(path): value if isinstance(value, JSON_TYPES) else str(value)
+            for path, _, value in leaves(_without_budget(settings))
+        }
+        for settings in (before, now)
+    )
+    return [
+        f"{config.option(name.split('.')[-1])} {old.get(name)} -> {new.get(name)}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def default_directory(parent: Path, stem: str, settings: Experiment, resume: bool) -> Path:
+    """Return the directory of a run without --out: unused or, with `resume`, of the same run."""
+    return free_name(parent, stem, lambda path: resume and _holds_run(path, settings))
+
+
+def free_name(parent: Path, stem: str, usable: Callable[[Path], bool] = lambda path: False) -> Path:
+    """Return the first of stem, stem-2, stem-3, ... that does not exist or is usable."""
+    number, path = 1, parent / stem
+    while path.exists() and not usable(path):
+        number += 1
+        path = parent / f"{stem}-{number}"
+    return path
+
+
+def _holds_run(directory: Path, settings: Experiment) -> bool:
+    with contextlib.suppress(OSError):
+        return run_hash(read_settings(directory)) == run_hash(settings)
+    return False
+
+
+# Settings
+
+
+def settings_json(settings: Any) -> dict[str, Any]:
+    """Return nested settings as JSON data; `kind` is the name of the class."""
+    data: dict[str, Any] = {"kind": type(settings).__name__}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        data[field.name] = settings_json(value) if is_settings(value) else value
+    return data
+
+
+def settings_from_json(data: dict[str, Any]) -> Any:
+    """Return nested settings from JSON data; their values are not checked yet."""
+    cls = getattr(config, data["kind"])
+    names = {field.name for field in dataclasses.fields(cls)}
+    if other := names ^ (data.keys() - {"kind", "hash"}):
+        raise KeyError(*other)
+    values: dict[str, Any] = {}
+    for name in names:
+        value = data[name]
+        if name in FROM_PYTHON and isinstance(value, str):
+            value = config.NotStored(value)
+        values[name] = settings_from_json(value) if isinstance(value, dict) else value
+    return cls(**values)
+
+
+def is_settings(value: Any) -> bool:
+    """Return whether a value is nested settings and not another dataclass (a flax module is one)."""
+    cls = type(value)
+    return dataclasses.is_dataclass(value) and getattr(config, cls.__name__, None) is cls
+
+
+def settings_hash(settings: Experiment) -> str:
+    """Return twelve hexadecimal digits that identify the settings."""
+    flat = {
+        ".".join(path): value for path, _, value in leaves(settings) if path[-1] not in NOT_HASHED
+    }
+    return seal.json_digest(flat)[:12]
+
+
+def run_hash(settings: Experiment) -> str:
+    """Return twelve hexadecimal digits that identify a run, whatever its budget."""
+    return settings_hash(_without_budget(settings))
+
+
+def _without_budget(settings: Experiment) -> Experiment:
+    factory = {"make": None} if settings.env.on_host else {}
+    return config.override(settings, episodes=1, steps=None, checkpoint_seconds=0.0, **factory)
+
+
+def write_settings(directory: Path, settings: Experiment) -> None:
+    """Write the settings before the run starts; from then on it can be resumed."""
+    data = {**settings_json(settings), "hash": settings_hash(settings)}
+    seal.write_json(directory / SETTINGS, data)
+
+
+def read_settings(directory: Path) -> Experiment:
+    """Return the settings of a run."""
+    path = directory / SETTINGS
+    if directory.is_dir() and not path.exists():
+        raise SettingsError(f"{directory} holds no run")
+    text = disk.read(path)
+    try:
+        data = json.loads(text)
+        settings = config.check(settings_from_json(data))
+        intact = isinstance(settings, Experiment) and settings_hash(settings) == data["hash"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        intact = False
+    if not intact:
+        raise disk.DiskError(f"{path} is damaged: it is not what a run wrote")
+    return settings
+
+
+# Fingerprint
+
+
+def fingerprint() -> dict[str, Any]:
+    """Return what decides the bits of a run besides its settings: versions, machine, flags."""
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "machine": f"{platform.machine()} {_processor()}".strip(),
+        "system": platform.system(),
+        "visible_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def exactness_fields() -> dict[str, Any]:
+    """Return the part of the fingerprint that a bit-exact resume depends on, by readable names."""
+    data = fingerprint()
+    names = ("visible_cores", "machine", "system", "xla_flags")
+    return {name.replace("_", " "): data[name] for name in names} | data["packages"]
+
+
+def _processor() -> str:
+    """Return the processor's name where the system has it: compiled code depends on it."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        return next(
+            (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
+        )
+    return ""
+
+
+def write_fingerprint(directory: Path) -> None:
+    """Write the fingerprint of this process."""
+    seal.write_json(directory / FINGERPRINT, fingerprint())
+
+
+# Results
+
+
+def write_results(
+    directory: Path,
+    seeds: list[EpisodeStats],
+    metrics: Metrics,
+    map_snapshots: list[MapSnapshot],
+    picture: bytes | None,
+    summary: dict[str, Any],
+) -> None:
+    """Write the arrays, the picture and, last because it marks the run as ended, the summary."""
+    arrays: dict[str, np.ndarray] = {
+        f"metric/{name}": value for name, value in {"step": metrics.step, **metrics.values}.items()
+    }
+    for stats in seeds:
+        arrays |= {f"seed/{stats.seed}/{name}": a for name, a in _encode_stats(stats).items()}
+    for number, map_snapshot in enumerate(map_snapshots):
+        for name, value in map_snapshot._asdict().items():
+            arrays[f"moment/{number}/{name}"] = np.asarray(value)
+    data = seal.npz_bytes(arrays, compress=True)
+    disk.write(directory / RESULTS, data)
+    if picture is not None:
+        disk.write(directory / PICTURE, picture)
+    seal.write_sealed(directory / SUMMARY, {**summary, "facts_sha256": disk.digest(data)})
+
+
+def _encode_stats(stats: EpisodeStats) -> dict[str, np.ndarray]:
+    """Return a seed's episodes as npz members; few different returns are stored as codes."""
+    arrays = {
+        "goals": np.packbits(stats.goals),
+        "episodes": np.asarray(len(stats.goals)),
+        "returns": stats.returns,
+    }
+    values, codes = code_returns(stats.returns)
+    if len(values) <= 256:  # a code is a byte
+        arrays |= {"returns": codes.astype(np.uint8), "values": values}
+    return arrays if stats.steps is None else arrays | {"steps": stats.steps}
+
+
+def code_returns(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different returns, to the last bit, and which of them each episode had."""
+    # By bits: -0.0 stays different from 0.0.
+    bits, codes = np.unique(returns.view(f"u{returns.itemsize}"), return_inverse=True)
+    return bits.view(returns.dtype), codes
+
+
+def read_results(directory: Path) -> tuple[list[EpisodeStats], Metrics, list[MapSnapshot]]:
+    """Return the arrays of a finished run."""
+    with np.load(directory / RESULTS, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    metrics = seal.arrays_below(arrays, "metric")
+    return (
+        [
+            _decode_stats(n, seal.arrays_below(arrays, f"seed/{n}"))
+            for n in _numbers(arrays, "seed")
+        ],
+        Metrics(metrics.pop("step"), metrics),
+        [
+            MapSnapshot(int(stored["episode"]), stored["visits"], stored["sigma"])
+            for n in _numbers(arrays, "moment")
+            if (stored := seal.arrays_below(arrays, f"moment/{n}"))
+        ],
+    )
+
+
+def _decode_stats(seed: int, stored: dict[str, np.ndarray]) -> EpisodeStats:
+    """Return the episodes that `_encode_stats` encoded."""
+    goals = np.unpackbits(stored["goals"], count=int(stored["episodes"])).astype(bool)
+    returns = stored["returns"]
+    if "values" in stored:
+        returns = stored["values"][returns]
+    return EpisodeStats(seed, goals, returns, stored.get("steps"))
+
+
+def _numbers(arrays: dict[str, np.ndarray], name: str) -> list[int]:
+    """Return the n of all members `name/n/...`, sorted."""
+    return sorted({int(path.split("/")[0]) for path in seal.arrays_below(arrays, name)})
+
+
+def read_summary(directory: Path, settings: Experiment) -> dict[str, Any] | None:
+    """Return the summary of a run with these settings; None if it has not ended.
+
+    Raises CorruptRecord if a file is not what the run wrote.
+    """
+    if not (directory / SUMMARY).exists():
+        return None
+    try:
+        summary = seal.unseal_json(disk.read(directory / SUMMARY))
+    except (ValueError, RecursionError):
+        raise CorruptRecord(f"{SUMMARY} is not what a run wrote") from None
+    if summary.get("run_hash") != run_hash(settings):
+        raise CorruptRecord(f"{SUMMARY} belongs to another run")
+    if summary.get("settings_hash") != settings_hash(settings):
+        return None  # the budget has been raised since
+    if not (directory / RESULTS).exists():
+        raise CorruptRecord(f"{RESULTS} is missing")
+    if disk.digest(disk.read(directory / RESULTS)) != summary.get("facts_sha256"):
+        raise CorruptRecord(f"{RESULTS} is not what a run wrote")
+    return summary
+
+
+def valid_summary(directory: Path, settings: Experiment) -> dict[str, Any] | None:
+    """Return the summary of a run with these settings; None if not ended, or damaged."""
+    try:
+        return read_summary(directory, settings)
+    except CorruptRecord:
+        return None  # resuming writes the files again
+
+
+def read_finished_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
+    """Return the settings and the summary of a finished run.
+
+    Raises SettingsError if it has not ended, DiskError if it is damaged.
+    """
+    settings = read_settings(directory)
+    try:
+        summary = read_summary(directory, settings)
+    except CorruptRecord as why:
+        raise disk.DiskError(
+            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
+        ) from None
+    if summary is None:
+        raise SettingsError(f"{directory} has not ended; resume with: ersac resume {directory}")
+    return settings, summary
+
+
+def read_finished_run(directory: Path) -> StoredRun:
+    """Return a finished run; raises what `read_finished_summary` does."""
+    settings, summary = read_finished_summary(directory)
+    return StoredRun(directory, settings, summary, *read_results(directory))
+
+
+def write_failure(directory: Path, settings: Experiment, reason: str) -> None:
+    """Record that a run cannot finish: run again, it would fail in the same way."""
+    data = {"reason": reason, "settings_hash": settings_hash(settings)}
+    seal.write_sealed(directory / FAILURE, data)
+
+
+def read_failure(directory: Path, settings: Experiment) -> str | None:
+    """Return why a run with these settings cannot finish; None if nothing says so."""
+    if not (directory / FAILURE).exists():
+        return None
+    with contextlib.suppress(ValueError, RecursionError):  # a torn file: the run fails again
+        data = seal.unseal_json(disk.read(directory / FAILURE))
+        if data.get("settings_hash") == settings_hash(settings):
+            return str(data.get("reason"))
+    return None

@@ -1,0 +1,108 @@
+"""Data that carries its own sha256, so that a reader notices every change. No jax here."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ersac.runs import disk
+
+SEAL = "sha256"  # the field, or the npz member, that holds the digest of everything beside it
+
+
+def json_digest(data: Any) -> str:
+    """Return the sha256 of JSON data, whatever the order of its keys."""
+    return disk.digest(json.dumps(data, sort_keys=True, default=str).encode())
+
+
+def seal_json(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the data with its digest added."""
+    return {**data, SEAL: json_digest(data)}
+
+
+def unseal_json(text: bytes) -> dict[str, Any]:
+    """Parse sealed JSON, digest included; ValueError if it is not what was written."""
+    data = json.loads(text)
+    if (
+        not isinstance(data, dict)
+        or seal_json({name: value for name, value in data.items() if name != SEAL}) != data
+    ):
+        raise ValueError("its sha256 does not match")
+    return data
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write JSON as indented text."""
+    disk.write(path, (json.dumps(data, indent=2, default=str) + "\n").encode())
+
+
+def write_sealed(path: Path, data: dict[str, Any]) -> None:
+    """Write JSON with its digest."""
+    write_json(path, seal_json(data))
+
+
+def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = False) -> memoryview:
+    """Return arrays as the bytes of an npz file.
+
+    Types that numpy has no name for (bfloat16) are stored as integers of the same width.
+    """
+    stored = {
+        name: array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+        for name, array in arrays.items()
+    }
+    buffer = io.BytesIO()
+    if compress:
+        np.savez_compressed(buffer, allow_pickle=False, **stored)
+    else:
+        np.savez(buffer, allow_pickle=False, **stored)
+    return buffer.getbuffer()
+
+
+def npz_arrays(data: disk.Bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file by name."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def arrays_below(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
+    """Return the arrays whose names start with `name/`, by the rest of their names."""
+    prefix = name + "/"
+    return {
+        path.removeprefix(prefix): array
+        for path, array in arrays.items()
+        if path.startswith(prefix)
+    }
+
+
+def seal_arrays(arrays: dict[str, np.ndarray]) -> memoryview:
+    """Return arrays as the bytes of an npz file that holds their digest too."""
+    return npz_bytes({**arrays, SEAL: np.frombuffer(arrays_digest(arrays).encode(), np.uint8)})
+
+
+def unseal_arrays(data: disk.Bytes) -> dict[str, np.ndarray]:
+    """Return the arrays of a sealed npz file; ValueError if they are not what was written."""
+    try:
+        arrays = npz_arrays(data)
+        intact = arrays.pop(SEAL).tobytes().decode() == arrays_digest(arrays)
+    except Exception as error:  # the file may contain any bytes at all
+        raise ValueError(f"it is not readable: {type(error).__name__}") from None
+    if not intact:
+        raise ValueError("its sha256 does not match")
+    return arrays
+
+
+def arrays_digest(arrays: dict[str, np.ndarray]) -> str:
+    """Return the sha256 of arrays and of their names, types and shapes."""
+    return json_digest(
+        {
+            name: [array_form(array), disk.digest(np.ascontiguousarray(array).tobytes())]
+            for name, array in arrays.items()
+        }
+    )
+
+
+def array_form(array: np.ndarray) -> str:
+    """Return an array's type and shape, as 'float32[3, 8]'."""
+    return f"{array.dtype.name}{list(array.shape)}"
