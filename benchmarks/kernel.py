@@ -172,7 +172,7 @@ def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     rows = np.zeros((env.n_states, ROW), dtype)
     rows[:, FIRST:MOMENT] = tables["torso"]["first"]
     rows[:, OWN : OWN + USED] = heads(tables, "row")
-    rows[:, PRIOR:TOUCHED] = learner.memory.prior
+    rows[:, PRIOR:TOUCHED] = learner.memory.uncertainty.prior
     shared = shared_vector(dense).astype(dtype)
     tau, time, diver = (
         np.array([learner.log_tau, 0, 0], dtype),

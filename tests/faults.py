@@ -720,7 +720,7 @@ FAULTS = [
         "replace",
         "agents/test_boot_dqn.py",
         "test_on_vectors_the_update_is_the_books_with_momentum",
-        old="known.target",
+        old="memory.target",
         new="params.dense",
     ),
     Fault(

@@ -32,10 +32,17 @@ class Params(NamedTuple):
     rows: Tree  # in a learner: one array, see nets/tables.py; inside a loss: the rows looked up, name -> [T, n]
 
 
+class Memory(NamedTuple):
+    """The state of an actor-critic that no optimiser trains."""
+
+    normaliser: Tree  # running statistics of observations and rewards; () without normalisation
+    uncertainty: Tree  # priors and counts of the estimator
+
+
 class Learner(NamedTuple):
     """The whole state of an agent: arrays only, so that it can be a scan carry and a file."""
 
     params: Params
     log_tau: Array  # []   the risk parameter is learned as its logarithm, so it stays positive
-    memory: Tree  # priors and counts: no optimiser ever sees them
+    memory: Tree  # what no optimiser trains: Memory, or ReplayMemory of Bootstrapped DQN
     opt: Tree

@@ -10,7 +10,7 @@ from scipy import stats
 import ersac
 from ersac import api, config
 from ersac.agents import boot_dqn
-from ersac.agents.build import make_agent, make_normaliser
+from ersac.agents.build import make_agent
 from ersac.agents.presets import PRESETS
 from ersac.envs.base import Box, Discrete, Env, Spec
 from ersac.envs.deep_sea import deep_sea
@@ -465,7 +465,7 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
 
 def test_units_do_not_matter_through_the_lens():
     """Observations in other units and rewards a thousandfold: the same members act and learn; raw ones would not."""
-    settings, agent = make_dense(envs=4, seen=config.Normalise())
+    _, agent = make_dense(envs=4, seen=config.Normalise())
 
     def learned(agent, unit: float, pay: float):
         learner = agent.init(np.random.default_rng(0))
@@ -479,9 +479,7 @@ def test_units_do_not_matter_through_the_lens():
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     np.testing.assert_allclose(learner.params.dense, other.params.dense, atol=1e-4)
-    ring = lambda learner: (
-        make_normaliser(settings, one_hot(3, 4), config.Normalise()).inner(learner.memory).ring
-    )
+    ring = lambda learner: learner.memory.ring
     np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # what is kept is raw
     raw = make_dense(envs=4)[1]
     assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
@@ -492,7 +490,7 @@ def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     spec = Spec("pictures", Box((3, 2, 2), is_bytes=True), Discrete(4), 2)
     agent = make_agent(settings, spec, config.Normalise())
     learner = agent.init(np.random.default_rng(0))
-    ring = make_normaliser(settings, spec, config.Normalise()).inner(learner.memory).ring
+    ring = learner.memory.ring
     assert ring.obs.shape == ring.next_obs.shape == (12, 3, 2, 2)
     assert ring.obs.dtype == ring.next_obs.dtype == np.uint8
     image = jnp.arange(12, dtype=jnp.uint8).reshape(3, 2, 2)

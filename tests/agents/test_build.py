@@ -29,7 +29,7 @@ def one_hot_as_seen(obs: np.ndarray) -> jax.Array:
     every, ones = jnp.eye(STATES), jnp.ones((1, STATES))
     met = Trajectory(jnp.concatenate([every, every[:1]])[None], ones, ones, ones, ones, ones, ones)
     return normaliser.obs(
-        normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), met),
+        normaliser.observe(jax.tree.map(jnp.asarray, normaliser.init()), met),
         jnp.eye(STATES)[obs],
     )
 

@@ -151,7 +151,7 @@ def sampled_and_exact(
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
     heads = Params(dense["uncertainty"], tables["uncertainty"])
     known = lambda action: parts.uncertainty.sigma2(
-        heads, memory, everywhere, features, jnp.full(STATES, action)
+        heads, memory.uncertainty, everywhere, features, jnp.full(STATES, action)
     )
     sigma2 = jnp.stack([known(action) for action in range(ACTIONS)], axis=-1)
     log_pi = np.asarray(

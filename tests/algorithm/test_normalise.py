@@ -31,7 +31,7 @@ def rollouts(seed: int, mask=None) -> Trajectory:
 
 
 def started(normaliser: normalise.Normaliser):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), normaliser.wrap(()))
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), normaliser.init())
 
 
 def test_moments_are_those_of_everything_real_that_was_seen(float64):
@@ -68,7 +68,7 @@ def shows(obs: np.ndarray) -> tuple[normalise.Normaliser, normalise.RunningStats
     """A lens that has seen observations [steps, n] of one environment, in three parts, in their precision."""
     normaliser = normalise.running(Box(obs.shape[1:]), 1, GAMMA, True, True)
     memory, observe = (
-        jax.tree.map(lambda x: jnp.asarray(x, obs.dtype), normaliser.wrap(())),
+        jax.tree.map(lambda x: jnp.asarray(x, obs.dtype), normaliser.init()),
         jax.jit(normaliser.observe),
     )
     for part in np.split(obs, 3):
@@ -134,7 +134,7 @@ def test_a_code_that_is_one_once_in_ten_thousand_steps_is_not_blown_up():
 
 def test_what_never_varies_tells_nothing_though_sums_are_rounded():
     normaliser = normalise.running(Box((2,)), 1, GAMMA, True, False)
-    memory, observe = jax.tree.map(jnp.asarray, normaliser.wrap(())), jax.jit(normaliser.observe)
+    memory, observe = jax.tree.map(jnp.asarray, normaliser.init()), jax.jit(normaliser.observe)
     same = np.float32(1234.567) + np.spacing(np.float32(1234.567)) * (
         np.arange(5001) % 2
     )  # but for how it was rounded
@@ -263,7 +263,7 @@ def test_where_all_episodes_terminate_at_one_length_nothing_is_forgone(length):
     t = Trajectory(
         jnp.zeros((201, discount.shape[1] + 1), jnp.int32), ones, ones, discount, ones, ones, ones
     )
-    memory, each = jax.tree.map(jnp.asarray, normaliser.wrap(())), 201 * (1000 // length + 1)
+    memory, each = jax.tree.map(jnp.asarray, normaliser.init()), 201 * (1000 // length + 1)
 
     @jax.jit
     def observed(memory):
@@ -282,7 +282,7 @@ def test_images_and_whole_numbers_have_no_moments(space):
     """Bytes become shares of 255, and stay bytes till then."""
     normaliser = normalise.running(space, 1, GAMMA, True, True)
     memory, is_bytes = (
-        jax.tree.map(jnp.asarray, normaliser.wrap(())),
+        jax.tree.map(jnp.asarray, normaliser.init()),
         getattr(space, "is_bytes", False),
     )
     obs = jnp.full((6, *getattr(space, "shape", ())), 3, jnp.uint8 if is_bytes else jnp.int32)
@@ -381,10 +381,14 @@ def test_a_thousandfold_reward_and_a_hundredfold_observation_are_the_same_to_the
         jax.tree.leaves(taught(learner)), jax.tree.leaves(taught(again)), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6 * np.abs(one).max(initial=0))
-    np.testing.assert_allclose(again.memory.mean, 100 * learner.memory.mean, rtol=1e-9)
-    np.testing.assert_allclose(again.memory.largest, 1000 * learner.memory.largest, rtol=1e-9)
+    np.testing.assert_allclose(
+        again.memory.normaliser.mean, 100 * learner.memory.normaliser.mean, rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        again.memory.normaliser.largest, 1000 * learner.memory.normaliser.largest, rtol=1e-9
+    )
     real = acted.obs[:, :-1][
         acted.mask > 0
     ]  # what a lens keeps is of what was seen, and nothing of an update is in it
-    np.testing.assert_allclose(learner.memory.mean, real.mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(learner.memory.variance, real.var(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(learner.memory.normaliser.mean, real.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(learner.memory.normaliser.variance, real.var(axis=0), rtol=1e-9)

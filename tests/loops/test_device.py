@@ -136,7 +136,7 @@ def test_no_two_seeds_begin_alike(monkeypatch):
     learner, later = begun(), begun(seed=1)
     for mine, theirs in (
         (learner.params.rows, later.params.rows),
-        (learner.memory.inner.prior, later.memory.inner.prior),
+        (learner.memory.uncertainty.prior, later.memory.uncertainty.prior),
     ):
         mine, theirs = np.asarray(mine), np.asarray(theirs)
         assert len({seed.tobytes() for seed in mine[:3]}) == 3

@@ -99,7 +99,7 @@ def test_what_is_eaten_once_is_observed_and_learned_from(float64):
 
     theirs, _, told = updated(0.8, learner, t)
     assert buffer_state == ()
-    assert ours.memory.visits.sum() == 5
+    assert ours.memory.uncertainty.visits.sum() == 5
     jax.tree.map(np.testing.assert_array_equal, (ours, metrics), (theirs, told))
 
 
@@ -128,7 +128,9 @@ def error_by_hand(
     j = np.asarray(parts.value.apply(dense["value"], rows["value"], t.obs, features))[:, 0]
     heads = Params(dense["uncertainty"], jax.tree.map(lambda x: x[:-1], rows["uncertainty"]))
     sigma2 = np.asarray(
-        parts.uncertainty.sigma2(heads, learner.memory, t.obs[:-1], features[:-1], t.action)
+        parts.uncertainty.sigma2(
+            heads, learner.memory.uncertainty, t.obs[:-1], features[:-1], t.action
+        )
     )
     pi = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     pi_a = pi[np.arange(len(pi)), np.asarray(t.action)]

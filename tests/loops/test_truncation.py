@@ -57,10 +57,10 @@ def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner
         jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES)),
     )
     looked_up = make_optimisers(settings.learner, parts, 0.0).rows.look_up(learner.params.rows, obs)
-    dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory, obs)
+    dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory.normaliser, obs)
     features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
     told = parts.value.apply(dense["value"], looked_up["value"], obs, features)[:, 0]
-    return np.asarray(told / parts.normaliser.reward(learner.memory, 1.0))
+    return np.asarray(told / parts.normaliser.reward(learner.memory.normaliser, 1.0))
 
 
 def on_the_device(settings: config.Experiment, env: Env) -> list:

@@ -35,7 +35,7 @@ def test_images_of_games(space):
     params = net.init(np.random.default_rng(0))
     obs = np.random.default_rng(1).integers(0, 256 if space.is_bytes else 2, (3, *space.shape))
     obs = jnp.asarray(obs, jnp.uint8 if space.is_bytes else jnp.float32)
-    memory = jax.tree.map(jnp.asarray, normaliser.wrap(()))
+    memory = jax.tree.map(jnp.asarray, normaliser.init())
     features = np.asarray(jax.jit(lambda obs: net.apply(params, normaliser.obs(memory, obs)))(obs))
     assert features.shape == (3, HIDDEN[-1])
     assert 0.01 < features.std() < 10
@@ -282,9 +282,7 @@ def seen(obs: np.ndarray) -> jax.Array:
     normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
     ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
     t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
-    return normaliser.obs(
-        normaliser.observe(jax.tree.map(jnp.asarray, normaliser.wrap(())), t), obs
-    )
+    return normaliser.obs(normaliser.observe(jax.tree.map(jnp.asarray, normaliser.init()), t), obs)
 
 
 RNG = np.random.default_rng(5)

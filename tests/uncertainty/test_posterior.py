@@ -170,9 +170,11 @@ def test_replay_changes_nothing_of_what_is_believed_in_closed_form():
     )
     after = replayed(learner, buffer.init(one))
     assert after.opt["time"] == 5000
-    found = np.asarray(after.memory.reward).reshape(-1, members)
-    np.testing.assert_allclose(found, believed(learner.memory.reward, rollouts, 0.02), rtol=1e-6)
-    assert after.memory.visits.sum() == rollouts.mask.sum()
+    found = np.asarray(after.memory.uncertainty.reward).reshape(-1, members)
+    np.testing.assert_allclose(
+        found, believed(learner.memory.uncertainty.reward, rollouts, 0.02), rtol=1e-6
+    )
+    assert after.memory.uncertainty.visits.sum() == rollouts.mask.sum()
 
 
 class Trained(NamedTuple):
@@ -231,7 +233,9 @@ def trained(
     own = make_optimisers(settings, parts, 0.0).rows.unpack(learner.params.rows)["uncertainty"][
         "row"
     ]
-    return by_pair(own + learner.memory.prior), by_pair(learner.memory.prior)
+    return by_pair(own + learner.memory.uncertainty.prior), by_pair(
+        learner.memory.uncertainty.prior
+    )
 
 
 def test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained():

@@ -64,7 +64,9 @@ def sigma2(made, learner, obs, action):
     looked_up = made.store.look_up(learner.params.rows, obs)
     features = parts.torso.apply(learner.params.dense["torso"], looked_up["torso"], obs)
     heads = Params(learner.params.dense["uncertainty"], looked_up["uncertainty"])
-    return np.asarray(parts.uncertainty.sigma2(heads, learner.memory, obs, features, action))
+    return np.asarray(
+        parts.uncertainty.sigma2(heads, learner.memory.uncertainty, obs, features, action)
+    )
 
 
 def test_at_the_start_sigma2_is_the_priors_variance():
@@ -105,8 +107,8 @@ def test_members_come_to_agree_though_their_trained_parts_never_do():
 def test_the_prior_meets_no_optimiser():
     _, learner, update = agent(config.Ensemble())
     after = update(learner, trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int)))
-    prior = learner.memory.prior
-    np.testing.assert_array_equal(prior, after.memory.prior)
+    prior = learner.memory.uncertainty.prior
+    np.testing.assert_array_equal(prior, after.memory.uncertainty.prior)
     assert not any(
         leaf.shape == prior.shape and np.array_equal(leaf, prior)
         for leaf in jax.tree.leaves((learner.params, learner.opt))
@@ -122,7 +124,7 @@ def test_stored_noise_is_in_the_targets():
     t = trajectory(np.arange(STEPS + 1), np.zeros(STEPS, int))._replace(
         noise=jnp.asarray(noise, jnp.float32)
     )
-    prior = np.asarray(learner.memory.prior)[:STEPS].reshape(STEPS, 10, 2)[..., 0]
+    prior = np.asarray(learner.memory.uncertainty.prior)[:STEPS].reshape(STEPS, 10, 2)[..., 0]
     wanted = np.var((1 - share) * prior + share * noise, axis=-1)
     np.testing.assert_allclose(
         sigma2(made, update(learner, t), np.arange(STEPS), np.zeros(STEPS, int)), wanted, rtol=1e-4
@@ -138,7 +140,9 @@ def test_sigma2_has_no_gradient(uncertainty):
         looked_up = made.store.look_up(params.rows, obs)
         features = made.parts.torso.apply(params.dense["torso"], looked_up["torso"], obs)
         heads = Params(params.dense["uncertainty"], looked_up["uncertainty"])
-        return made.parts.uncertainty.sigma2(heads, learner.memory, obs, features, action).sum()
+        return made.parts.uncertainty.sigma2(
+            heads, learner.memory.uncertainty, obs, features, action
+        ).sum()
 
     assert all(not leaf.any() for leaf in jax.tree.leaves(jax.grad(total)(learner.params)))
 
@@ -149,7 +153,8 @@ def test_counts_count_what_was_not_masked():
     t = trajectory(obs, action, members=0)
     learner = update(learner, t._replace(mask=t.mask.at[0].set(0.0)))
     np.testing.assert_array_equal(
-        np.asarray(learner.memory)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]], [2, 1, 1, 3]
+        np.asarray(learner.memory.uncertainty)[[3, 3, 1, 2]][[0, 1, 2, 3], [0, 1, 0, 1]],
+        [2, 1, 1, 3],
     )
     np.testing.assert_allclose(
         sigma2(made, learner, [3, 3, 2, 0], [0, 1, 1, 0]), 0.25 / np.array([2, 1, 3, 1])

@@ -19,7 +19,7 @@ from ersac.algorithm.risk import Risk
 from ersac.config import ActorCritic
 from ersac.nets import heads, layers
 from ersac.nets.tables import Store
-from ersac.types import Array, Learner, Params, Rng, Trajectory, Tree
+from ersac.types import Array, Learner, Memory, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.episodic import first_visits
 from ersac.uncertainty.hashed import observation_codes
@@ -82,7 +82,7 @@ def actor_critic_loss(
     parts: Parts,
     params: Params,
     log_tau: Array,
-    memory: Tree,
+    memory: Memory,
     t: Trajectory,
     damping: dict[str, Array],
     running: Running,
@@ -94,9 +94,10 @@ def actor_critic_loss(
     the layers that they share is its weight.
     """
     dense, looked_up = params
-    known, index = parts.normaliser.inner(memory), parts.action_dist.action_index(t.action)
+    stats, known = memory
+    index = parts.action_dist.action_index(t.action)
     t = t._replace(
-        obs=parts.normaliser.obs(memory, t.obs), reward=parts.normaliser.reward(memory, t.reward)
+        obs=parts.normaliser.obs(stats, t.obs), reward=parts.normaliser.reward(stats, t.reward)
     )
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
@@ -137,7 +138,7 @@ def actor_critic_loss(
     entropies = parts.action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
     bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
-    forgone = running.extra * parts.normaliser.forgone(memory)
+    forgone = running.extra * parts.normaliser.forgone(stats)
     view = critics.CriticInputs(
         t,
         logits,
@@ -210,7 +211,7 @@ def update_actor_critic(
         return jnp.mean(losses), aux
 
     looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
-    damping = optimisers.damping(parts.normaliser.obs(memory, batch.obs[:, :-1]))
+    damping = optimisers.damping(parts.normaliser.obs(memory.normaliser, batch.obs[:, :-1]))
     gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(
         params.dense, looked_up, log_tau
     )
@@ -246,7 +247,7 @@ def init_actor_critic(
     settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng
 ) -> Learner:
     """A learner that has seen nothing."""
-    heads, memory = parts.uncertainty.init(rng)
+    heads, known = parts.uncertainty.init(rng)
     made = {
         "torso": parts.torso.init(rng),
         "policy": parts.policy.init(rng),
@@ -262,7 +263,8 @@ def init_actor_critic(
         "time": jnp.zeros((), jnp.int32),
         "running": Running(jnp.zeros(()), jnp.zeros(())),
     }
-    return jax.tree.map(jnp.asarray, Learner(params, log_tau, parts.normaliser.wrap(memory), opt))
+    memory = Memory(parts.normaliser.init(), known)
+    return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
@@ -273,7 +275,9 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
     def dist_params(learner: Learner, obs: Array) -> Array:
-        return policy_logits(parts, look_up(learner, obs), normaliser.obs(learner.memory, obs))
+        return policy_logits(
+            parts, look_up(learner, obs), normaliser.obs(learner.memory.normaliser, obs)
+        )
 
     def act(
         learner: Learner, episode_state: Tree, obs: Array, action_noise: Array
@@ -287,30 +291,27 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         return Learner(
             learner.params._replace(dense=dense),
             learner.log_tau,
-            normaliser.replace(learner.memory, ()),
+            learner.memory._replace(uncertainty=()),
             (),
         )
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
-        memory = normaliser.observe(learner.memory, t)
-        seen = t._replace(
-            obs=normaliser.obs(memory, t.obs),
-            reward=normaliser.reward(memory, t.reward),
+        stats = normaliser.observe(learner.memory.normaliser, t)
+        t = t._replace(
+            obs=normaliser.obs(stats, t.obs),
+            reward=normaliser.reward(stats, t.reward),
             action=action_dist.action_index(t.action),
         )
-        return learner._replace(
-            memory=normaliser.replace(
-                memory, parts.uncertainty.observe(normaliser.inner(memory), seen)
-            )
-        )
+        known = parts.uncertainty.observe(learner.memory.uncertainty, t)
+        return learner._replace(memory=Memory(stats, known))
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
         dense, looked_up = look_up(learner, obs)
-        obs = normaliser.obs(learner.memory, obs)
+        obs = normaliser.obs(learner.memory.normaliser, obs)
         features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
         heads = Params(dense["uncertainty"], looked_up["uncertainty"])
         return parts.uncertainty.sigma2(
-            heads, normaliser.inner(learner.memory), obs, features, action_dist.action_index(action)
+            heads, learner.memory.uncertainty, obs, features, action_dist.action_index(action)
         )
 
     return Agent(

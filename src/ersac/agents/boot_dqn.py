@@ -59,6 +59,7 @@ class Transition(NamedTuple):
 class ReplayMemory(NamedTuple):
     """What no optimiser sees."""
 
+    normaliser: Tree
     prior: Array  # [S, K A]        of every state; of arrays: the priors' weights [n]
     target: Array  # [n]            the weights as they were at the last refresh; no rows among them
     ring: Transition  # [N, ...]    the next transition goes where the oldest is
@@ -297,20 +298,20 @@ def descend(
 ) -> tuple[Learner, dict[str, Array]]:
     """One step of every member on a batch of transitions [B]."""
     (net, first, rule, normaliser, _), (params, log_tau, memory, opt) = parts, learner
-    known, time = normaliser.inner(memory), opt["time"] + 1
-    obs, next_obs = normaliser.obs(memory, t.obs), normaliser.obs(memory, t.next_obs)
+    stats, time = memory.normaliser, opt["time"] + 1
+    obs, next_obs = normaliser.obs(stats, t.obs), normaliser.obs(stats, t.next_obs)
 
     # targets
     later = first.look_back(params.rows, time, next_obs)
-    q_later = first.q(first.cut(known.target), later, next_obs)  # [K, B, A]
-    best = jnp.max(q_later + first.prior(known.prior, next_obs, everyone), axis=-1)  # [K, B]
-    reward = normaliser.reward(memory, t.reward).T  # [K, B]
+    q_later = first.q(first.cut(memory.target), later, next_obs)  # [K, B, A]
+    best = jnp.max(q_later + first.prior(memory.prior, next_obs, everyone), axis=-1)  # [K, B]
+    reward = normaliser.reward(stats, t.reward).T  # [K, B]
     target = stop_gradient(reward + settings.gamma * t.discount[None] * best)
 
     # Before there is enough to learn from, the gradient is zero; as moments are zero then,
     # nothing moves, and nothing large is selected.
-    ready = known.added >= settings.least_replay
-    prior = first.prior(known.prior, obs, everyone)
+    ready = memory.added >= settings.least_replay
+    prior = first.prior(memory.prior, obs, everyone)
 
     def scaled(layers: list[Array], found: Tree) -> tuple[Array, dict[str, Array]]:
         q = first.q(layers, found, obs) + prior
@@ -324,9 +325,7 @@ def descend(
     dense = params.dense + step
     table = first.move(params.rows, time, obs, found_gradient)
     refresh = ready & refreshes(time, settings.target_period)
-    memory = normaliser.replace(
-        memory, known._replace(target=jnp.where(refresh, dense, known.target))
-    )
+    memory = memory._replace(target=jnp.where(refresh, dense, memory.target))
     opt = {"dense": moments, "time": opt["time"] + ready}
     return Learner(Params(dense, table), log_tau, memory, opt), metrics
 
@@ -342,10 +341,10 @@ def update_members(
     That is a step for each step of an environment at T = 1, as in bsuite, however many there are.
     All batches are drawn at once, so that the ring is read and written once.
     """
-    n, memory = len(batch.action), learner.memory
+    n = len(batch.action)
     lots = batch.noise.lots[:, 0].reshape(-1)
-    known, drawn = remember(parts.normaliser.inner(memory), transitions(batch), lots)
-    learner = learner._replace(memory=parts.normaliser.replace(memory, known))
+    memory, drawn = remember(learner.memory, transitions(batch), lots)
+    learner = learner._replace(memory=memory)
     once = partial(descend, settings, parts)
     if n == 1:
         learner, metrics = once(learner, drawn)
@@ -371,12 +370,10 @@ def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
         next_obs=slots(dtype, *shape),
         mask=slots(np.bool_, net.members),
     )
-    memory = ReplayMemory(prior, params.dense, ring, zeros((), np.int32))
+    memory = ReplayMemory(normaliser.init(), prior, params.dense, ring, zeros((), np.int32))
     moments = [zeros(params.dense.shape, np.float32) for _ in range(2)]
     opt = {"dense": moments, "time": zeros((), np.int32)}
-    learner = Learner(
-        params, zeros((), np.float32), normaliser.wrap(memory), opt
-    )  # nobody plays tau
+    learner = Learner(params, zeros((), np.float32), memory, opt)  # tau is not used
     return jax.tree.map(jnp.asarray, learner)
 
 
@@ -413,10 +410,10 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
 
     def values(learner: Learner, obs: Array, choose: Choose) -> Array:
         """Q of every action at one observation, of some members [K, A]."""
-        obs = normaliser.obs(learner.memory, jnp.asarray(obs))[None]
-        (dense, table), known = learner.params, normaliser.inner(learner.memory)
+        (dense, table), memory = learner.params, learner.memory
+        obs = normaliser.obs(memory.normaliser, jnp.asarray(obs))[None]
         layers, found = choose((first.cut(dense), first.look_up(table, obs)))
-        return (first.q(layers, found, obs) + first.prior(known.prior, obs, choose))[:, 0]
+        return (first.q(layers, found, obs) + first.prior(memory.prior, obs, choose))[:, 0]
 
     def act(learner: Learner, head: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
         """The best action of the member that acts, ties broken evenly."""
@@ -430,8 +427,12 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
 
     def actor_params(learner: Learner) -> Learner:
         """Without the replay buffer, which is far larger than all else."""
-        known = normaliser.inner(learner.memory)._replace(target=(), ring=(), added=())
-        return learner._replace(memory=normaliser.replace(learner.memory, known), opt=())
+        memory = learner.memory._replace(target=(), ring=(), added=())
+        return learner._replace(memory=memory, opt=())
+
+    def observe(learner: Learner, t: Trajectory) -> Learner:
+        stats = normaliser.observe(learner.memory.normaliser, t)
+        return learner._replace(memory=learner.memory._replace(normaliser=stats))
 
     return Agent(
         init=lambda rng: init_boot_dqn(settings, parts, rng),
@@ -445,7 +446,7 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
         log_mu=lambda q, action: (
             -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1))
         ),  # infinite where q is not a number
-        observe=lambda learner, t: learner._replace(memory=normaliser.observe(learner.memory, t)),
+        observe=observe,
         update=lambda learner, batch: update_members(settings, parts, learner, batch),
         sigma2=lambda learner, obs, action: jnp.var(values(learner, obs, everyone)[:, action]),
     )

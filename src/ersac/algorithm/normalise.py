@@ -20,37 +20,30 @@ LONGEST = 1e6  # steps after which statistics forget: as far as single precision
 
 
 class Normaliser(NamedTuple):
-    """Memory here is an agent's whole memory; the uncertainty's is a part of it."""
+    """Functions of running statistics, `stats`, which are part of an agent's memory."""
 
-    wrap: Callable[[Tree], Tree]  # the uncertainty's memory -> memory, before the first step
-    inner: Callable[[Tree], Tree]  # memory -> the uncertainty's
-    replace: Callable[[Tree, Tree], Tree]  # memory, the uncertainty's -> memory
-    obs: Callable[[Tree, Array], Array]  # what the networks see
-    reward: Callable[[Tree, Array], Array]
-    observe: Callable[[Tree, Trajectory], Tree]  # new rollouts [N, T] -> memory
-    forgone: Callable[
-        [Tree], Array
-    ]  # memory -> discounted steps that an episode forgoes, on average, by terminating early
+    init: Callable[[], Tree]  # -> stats before the first step, on the host
+    obs: Callable[[Tree, Array], Array]  # stats, raw observations -> normalised ones
+    reward: Callable[[Tree, Array], Array]  # stats, raw rewards -> normalised ones
+    observe: Callable[[Tree, Trajectory], Tree]  # stats, new rollouts [N, T] -> stats
+    # stats -> discounted steps that an episode forgoes, on average, by terminating early
+    forgone: Callable[[Tree], Array]
 
 
 def identity() -> Normaliser:
     """The world as it is: where its units are known."""
-    same = lambda memory: memory
     return Normaliser(
-        wrap=same,
-        inner=same,
-        replace=lambda memory, inner: inner,
-        obs=lambda memory, obs: obs,
-        reward=lambda memory, reward: reward,
-        observe=lambda memory, t: memory,
-        forgone=lambda memory: jnp.zeros(()),
+        init=lambda: (),
+        obs=lambda stats, obs: obs,
+        reward=lambda stats, reward: reward,
+        observe=lambda stats, t: stats,
+        forgone=lambda stats: jnp.zeros(()),
     )
 
 
 class RunningStats(NamedTuple):
-    """Running statistics around the uncertainty's memory."""
+    """Running statistics of observations, returns and episode lengths."""
 
-    inner: Tree
     steps: Tree  # []   that the moments below are means over, at most LONGEST
     mean: Tree  # [*shape]
     variance: Tree  # [*shape]
@@ -78,10 +71,9 @@ def running(
     shape = observations.shape if vectors and isinstance(observations, Box) else ()
     is_bytes = isinstance(observations, Box) and observations.is_bytes
 
-    def wrap(inner: Tree) -> RunningStats:
+    def init() -> RunningStats:
         zeros = lambda *shape: np.zeros(shape, np.float32)
         return RunningStats(
-            inner=inner,
             steps=zeros(),
             mean=zeros(*shape),
             variance=zeros(*shape),
@@ -131,9 +123,7 @@ def running(
         return jnp.where(left > 0, (1 - gamma**steps) / jnp.where(left > 0, left, 1.0), steps)
 
     return Normaliser(
-        wrap=wrap,
-        inner=lambda stats: stats.inner,
-        replace=lambda stats, inner: stats._replace(inner=inner),
+        init=init,
         obs=obs,
         reward=reward,
         observe=observe,
