@@ -1260,7 +1260,7 @@ FAULTS = [
     ),
     Fault(
         "runs/recorder.py",
-        "Recorder._judge",
+        "Recorder._update_solved",
         "swap_bounds",
         "test_api.py",
         "test_the_recorders_verdict_is_the_rules",
@@ -1274,7 +1274,7 @@ FAULTS = [
     ),
     Fault(
         "runs/recorder.py",
-        "Recorder.restored",
+        "Recorder.from_state",
         "skip_branch",
         "sweeps/test_runner.py",
         "test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would",
@@ -1351,7 +1351,7 @@ FAULTS = [
     ),
     Fault(
         "runs/trackers.py",
-        "points",
+        "new_points",
         "flip_comparison",
         "runs/test_trackers.py",
         "test_trackers_show_the_facts",
@@ -1500,7 +1500,7 @@ FAULTS = [
     ),
     Fault(
         "runs/exits.py",
-        "of_signal",
+        "signal_exit_code",
         "drop_term",
         "reliability/test_exits.py",
         "test_codes_are_fixed",
@@ -1512,7 +1512,7 @@ FAULTS = [
         "replace",
         "reliability/test_resume.py",
         "test_damaged_settings_are_one_line",
-        old="exits.code_of(A)",
+        old="exits.exit_code(A)",
         new="exits.SETTINGS",
     ),
 ]

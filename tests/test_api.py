@@ -44,11 +44,11 @@ def test_the_recorders_verdict_is_the_rules(cuts):
     goals = rng.random(2000) < np.linspace(0.2, 1.2, 2000)
     recorder = Recorder(settings)
     for part in np.split(goals, cuts):
-        recorder._judge(0, part)
+        recorder._update_solved(0, part)
         recorder.episodes[0] += len(part)
     from ersac.analysis.scores import solved_reliable
 
-    assert recorder.solved[0] == solved_reliable(goals)
+    assert recorder.solved_at[0] == solved_reliable(goals)
 
 
 def test_moments_stay_few_and_spread():
@@ -56,7 +56,7 @@ def test_moments_stay_few_and_spread():
     for chunk in range(1, 1000):
         recorder.chunks, recorder.episodes[0] = chunk, chunk
         if recorder.wants_map_snapshot():
-            recorder.add_map_snapshot(recorder.map_snapshot(np.eye(2), np.eye(2)))
+            recorder.add_map_snapshot(recorder.make_map_snapshot(np.eye(2), np.eye(2)))
     kept = [moment.episode for moment in recorder.map_snapshots]
     assert MAP_SNAPSHOTS / 2 <= len(kept) <= MAP_SNAPSHOTS
     assert len(set(np.diff(kept))) == 1

@@ -13,7 +13,7 @@ from ersac.config import Experiment, SettingsError, Track, check, default_run, e
 from ersac.envs.make import check_fits
 from ersac.runs import run_dir, trackers
 from ersac.runs.results import Result, read_result, write_result
-from ersac.runs.session import loop_of, make_job, map_snapshot, run_session, start_session
+from ersac.runs.session import loop_of, make_job, run_session, start_session, take_map_snapshot
 
 if TYPE_CHECKING:
     from ersac.policy.policy import Policy
@@ -83,7 +83,7 @@ def train(
     return run_experiment(
         settings,
         None if out is None else Path(out),
-        display.choose(show),
+        display.make_display(show),
         resume,
         exact,
         track=track,
@@ -123,7 +123,7 @@ def run_experiment(
     began = time.perf_counter()
     with contextlib.ExitStack() as held:
         held.callback(screen.close)
-        trackers.require_trackers(track, out)
+        trackers.check_trackers(track, out)
         if settings.env.depth is not None:
             config.check_memory(settings)  # another's size is known once it is made
         if settings.env.on_host and isinstance(settings.env.make, str):
@@ -143,22 +143,22 @@ def run_experiment(
         carry = run_session(
             session,
             screen,
-            held.enter_context(trackers.following(track, out, session.recorder)),
+            held.enter_context(trackers.open_trackers(track, out, session.recorder)),
             poll,
         )
         screen.close()
         map_snapshots = (
-            session.recorder.two_moments(map_snapshot(session, carry))
+            session.recorder.select_map_snapshots(take_map_snapshot(session, carry))
             if settings.env.has_maps
             else []
         )
-        stats = (session.recorder.stats(), session.recorder.metrics(), map_snapshots)
+        stats = (session.recorder.episode_stats(), session.recorder.metrics(), map_snapshots)
         last = carry if out is None else None  # else it is in the last checkpoint
         result = Result(
             settings,
             *stats,
             session.recorder.steps,
-            *session.spent(),
+            *session.timings(),
             session.checkpointer.environment_changes,
             out,
             last,

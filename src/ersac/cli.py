@@ -219,11 +219,11 @@ def main(argv: list[str] | None = None) -> None:
     except exits.EXPECTED as error:
         if "--debug" in argv:
             raise
-        code = exits.code_of(error)
+        code = exits.exit_code(error)
         print(f"ersac: {' '.join(str(error).split())}", file=sys.stderr)
     except KeyboardInterrupt:
         print("ersac: interrupted", file=sys.stderr)
-        code = exits.of_signal(signal.SIGINT)
+        code = exits.signal_exit_code(signal.SIGINT)
     sys.exit(code)
 
 
@@ -306,7 +306,7 @@ def go(
 
     with exits.SignalWatcher() as watch:
         result = api.run_experiment(
-            settings, out, display.choose(not output.quiet), resume, exact, watch.poll, track
+            settings, out, display.make_display(not output.quiet), resume, exact, watch.poll, track
         )
     if not output.quiet:
         print_result(result)
@@ -415,7 +415,7 @@ def run_ladder_command(command: SweepCommand) -> int:
             plan,
             home,
             api.run_experiment,
-            display.choose_for_sweep(not command.output.quiet),
+            display.make_sweep_display(not command.output.quiet),
             watch.poll,
         )
     rows = ladder.leave(plan, home, display.note)
@@ -449,7 +449,7 @@ def sweep_report(
     from ersac import display
     from ersac.sweeps import engines, runner
 
-    screen = display.choose_for_sweep(not output.quiet)
+    screen = display.make_sweep_display(not output.quiet)
     with exits.SignalWatcher() as watch:
         report = runner.run_sweep(title, wanted, home, engines.ENGINES[engine], screen, watch.poll)
     if not output.quiet:

@@ -31,7 +31,7 @@ class Status(NamedTuple):
     )
 
 
-class Sweeping(NamedTuple):
+class SweepStatus(NamedTuple):
     """Where a sweep is."""
 
     steps: int
@@ -55,7 +55,7 @@ class Display(Protocol):
         """Leave the last state on the screen."""
 
 
-class Silent:
+class NullDisplay:
     """Shows nothing."""
 
     def show(self, status: Any) -> None:
@@ -65,7 +65,7 @@ class Silent:
         """Nothing."""
 
 
-class PlainLines:
+class LineDisplay:
     """A plain line every two seconds."""
 
     def __init__(self, console: Console, words: Callable[[Any], str]) -> None:
@@ -90,7 +90,7 @@ class PlainLines:
         self.console.print(self.words(status), soft_wrap=True, highlight=False)
 
 
-def run_words(status: Status) -> str:
+def format_status(status: Status) -> str:
     """Where a run is, in a line."""
     spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
     done = sum(solved is not None for solved in status.solved)
@@ -106,7 +106,7 @@ def run_words(status: Status) -> str:
     )
 
 
-def sweep_words(status: Sweeping) -> str:
+def format_sweep_status(status: SweepStatus) -> str:
     """Where a sweep is, in a line."""
     left = status.seconds * (status.steps_wanted - status.steps) / max(1, status.steps_here)
     eta = duration(left) if status.steps_here else "?"
@@ -128,7 +128,7 @@ def progress_bar(console: Console) -> Progress:
     )
 
 
-class Bar:
+class BarDisplay:
     """A sweep's progress, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
@@ -136,11 +136,11 @@ class Bar:
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.progress.start()
 
-    def show(self, status: Sweeping) -> None:
+    def show(self, status: SweepStatus) -> None:
         """Redraw."""
         self.progress.update(
             self.task,
-            description=sweep_words(status),
+            description=format_sweep_status(status),
             total=status.steps_wanted,
             completed=status.steps,
         )
@@ -150,7 +150,7 @@ class Bar:
         self.progress.stop()
 
 
-class Screen:
+class TableDisplay:
     """A progress bar and a table, a row a seed, redrawn in place."""
 
     ROWS = 16  # more seeds than this are counted, not listed
@@ -198,20 +198,20 @@ def note(text: str) -> None:
     print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
-def choose(show: bool, console: Console | None = None) -> Display:
+def make_display(show: bool, console: Console | None = None) -> Display:
     """The display of a run that fits the output."""
     console = console or Console()
     if not show:
-        return Silent()
-    return Screen(console) if console.is_terminal else PlainLines(console, run_words)
+        return NullDisplay()
+    return TableDisplay(console) if console.is_terminal else LineDisplay(console, format_status)
 
 
-def choose_for_sweep(show: bool) -> Display:
+def make_sweep_display(show: bool) -> Display:
     """The display of a sweep that fits the output."""
     console = Console()
     if not show:
-        return Silent()
-    return Bar(console) if console.is_terminal else PlainLines(console, sweep_words)
+        return NullDisplay()
+    return BarDisplay(console) if console.is_terminal else LineDisplay(console, format_sweep_status)
 
 
 def eta(status: Status) -> str:

@@ -32,7 +32,9 @@ def runs(tmp_path_factory):
         patch.setattr(picture, "picture_png", lambda _: b"a picture")
         for agent, seed in (("ersac", 3), ("vanilla", 0)):
             api.run_experiment(
-                api.make_settings(agent=agent, seed=seed, **SMALL), home / agent, display.Silent()
+                api.make_settings(agent=agent, seed=seed, **SMALL),
+                home / agent,
+                display.NullDisplay(),
             )
     shutil.copytree(home / "ersac", home / "stopped")
     (home / "stopped" / "summary.json").unlink()

@@ -539,7 +539,7 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
     assert "has no checkpoint to play from" in ended_with(2, ["eval", str(copy("swept", "0000"))])
     assert "facts.npz is missing" in ended_with(74, ["eval", str(copy("lost", "facts"))])
     torn = copy("torn")
-    number = checkpoint.finished_steps(torn / checkpoint.DIRECTORY)[-1]
+    number = checkpoint.checkpoint_numbers(torn / checkpoint.DIRECTORY)[-1]
     arrays = torn / checkpoint.DIRECTORY / f"{number:012d}.npz"
     arrays.write_bytes(arrays.read_bytes()[:-9])
     assert "is damaged" in ended_with(74, ["eval", str(torn)])

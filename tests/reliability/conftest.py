@@ -44,7 +44,7 @@ def train(quick) -> Callable[..., api.Result]:
             "deep-sea", agent, **(SMALL | {"checkpoint_seconds": 0.0} | changes)
         )
         return api.run_experiment(
-            settings, out, display.Silent(), resume=True, exact=exact, poll=poll
+            settings, out, display.NullDisplay(), resume=True, exact=exact, poll=poll
         )
 
     return run
@@ -52,7 +52,7 @@ def train(quick) -> Callable[..., api.Result]:
 
 def digests(run: Path) -> dict[str, str]:
     """A digest of every array that a run left: its last checkpoint, and its facts."""
-    newest = checkpoint.finished_steps(run / checkpoint.DIRECTORY)[-1]
+    newest = checkpoint.checkpoint_numbers(run / checkpoint.DIRECTORY)[-1]
     found = {}
     for path in (run / checkpoint.DIRECTORY / f"{newest:012d}.npz", run / "facts.npz"):
         with np.load(path, allow_pickle=False) as file:

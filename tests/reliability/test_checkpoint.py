@@ -108,7 +108,7 @@ def falls_back(directory: Path, what: str = "") -> None:
     assert len(told) == 1, what
     assert "000000000020.json is damaged (" in told[0], what
     assert "\n" not in told[0], what
-    assert checkpoint.finished_steps(directory) == [10]
+    assert checkpoint.checkpoint_numbers(directory) == [10]
     assert (directory / "000000000020.json.bad").exists()
 
 

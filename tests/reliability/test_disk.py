@@ -62,13 +62,13 @@ def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, m
             assert good is not None, (kind, k)
             assert not complaints, (kind, k)  # a crash is no damage
             assert good.number in (1, 2)
-            for number in checkpoint.finished_steps(directory):
+            for number in checkpoint.checkpoint_numbers(directory):
                 checkpoint.verify(directory, number)  # none that would be an alarm one day
             np.testing.assert_array_equal(good.arrays["w"], TREES[good.number]["w"])
             found.add(good.number)
             save(directory, 3)  # and life goes on
             assert checkpoint.load_checkpoint(directory, "abc", complaints.append).number == 3
-            assert len(checkpoint.finished_steps(directory)) == checkpoint.KEPT
+            assert len(checkpoint.checkpoint_numbers(directory)) == checkpoint.MAX_TO_KEEP
             assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
     assert found == {1, 2}  # crashes fell before and after the moment from which the new one counts
 
@@ -178,10 +178,10 @@ def test_a_lock_is_free_again_after_sigkill(tmp_path):
             disk.lock(tmp_path / "lock"),
         ):
             pass
-        assert disk.in_use(tmp_path / "lock")
+        assert disk.is_locked(tmp_path / "lock")
         holder.send_signal(signal.SIGKILL)
         holder.wait(10)
-    assert not disk.in_use(tmp_path / "lock")
+    assert not disk.is_locked(tmp_path / "lock")
     with disk.lock(tmp_path / "lock"):
         pass
 

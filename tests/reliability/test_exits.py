@@ -51,7 +51,7 @@ def test_codes_are_fixed():
         exits.Stopped(2, ""),
         exits.Stopped(15, ""),
     ]
-    assert [exits.code_of(error) for error in raised] == [2, 3, 74, 74, 75, 130, 143]
+    assert [exits.exit_code(error) for error in raised] == [2, 3, 74, 74, 75, 130, 143]
     assert exits.OK == 0
 
 
@@ -75,7 +75,7 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
         assert err.startswith("ersac: ")
         assert str(run.parent) in err
         monkeypatch.setattr(disk, "OPS", disk.Ops())
-        if checkpoint.finished_steps(run / "checkpoints"):
+        if checkpoint.checkpoint_numbers(run / "checkpoints"):
             kept += (
                 checkpoint.load_checkpoint(
                     run / "checkpoints", run_dir.run_hash(run_dir.read_settings(run)), pytest.fail
@@ -120,7 +120,7 @@ with exits.SignalWatcher() as watch:
     while time.monotonic() < began + 3:  # as deaf as a compiled call: Python's own handlers wait until it is over
         hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
         if watch.poll():
-            sys.exit(exits.of_signal(watch.poll()))
+            sys.exit(exits.signal_exit_code(watch.poll()))
 """
 
 

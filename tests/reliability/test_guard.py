@@ -185,7 +185,7 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
             cli.main(begin)
         assert stop.value.code == 3
         assert capsys.readouterr() == ("", f"ersac: {words('reward', 27, 3)}\n")
-        assert checkpoint.finished_steps(tmp_path / "run" / "checkpoints") == [10, 20]
+        assert checkpoint.checkpoint_numbers(tmp_path / "run" / "checkpoints") == [10, 20]
     with np.load(tmp_path / "run" / "checkpoints" / "000000000020.npz") as file:
         assert all(np.isfinite(file[name]).all() for name in file.files)
 

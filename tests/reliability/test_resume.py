@@ -75,7 +75,7 @@ def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertain
         train(tmp_path / "cut", poll=after(2), **kind)
     assert stop.value.number == signal.SIGTERM
     assert str(tmp_path / "cut") in str(stop.value)
-    assert checkpoint.finished_steps(tmp_path / "cut" / "checkpoints") == [5, 10]
+    assert checkpoint.checkpoint_numbers(tmp_path / "cut" / "checkpoints") == [5, 10]
     with pytest.raises(exits.Stopped):
         train(tmp_path / "cut", poll=after(1), **kind)
     train(tmp_path / "cut", **kind)
@@ -92,11 +92,11 @@ def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertain
 def test_what_is_saved_without_waiting_for_its_time(train, left, tmp_path):
     """Where a signal stops it, and at the end."""
     train(tmp_path / "whole", checkpoint_seconds=1000)
-    assert checkpoint.finished_steps(tmp_path / "whole" / "checkpoints") == [30]
+    assert checkpoint.checkpoint_numbers(tmp_path / "whole" / "checkpoints") == [30]
     for chunks, saved in ((2, [10]), (1, [10, 15])):
         with pytest.raises(exits.Stopped):
             train(tmp_path / "cut", poll=after(chunks), checkpoint_seconds=1000)
-        assert checkpoint.finished_steps(tmp_path / "cut" / "checkpoints") == saved
+        assert checkpoint.checkpoint_numbers(tmp_path / "cut" / "checkpoints") == saved
     train(tmp_path / "cut", checkpoint_seconds=1000)
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
 
@@ -439,9 +439,9 @@ def test_a_recorder_comes_back_as_it_was():
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
         recorder.add(device.Chunk(facts, metrics, None, 0.1))
         recorder.add_map_snapshot(
-            recorder.map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
+            recorder.make_map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
         )
-    again = Recorder.restored(settings, recorder.state())
+    again = Recorder.from_state(settings, recorder.state())
     for name in ("episodes", "solved", "steps", "chunks", "map_halvings", "recent"):
         assert repr(getattr(again, name)) == repr(getattr(recorder, name)), name
     assert {k: v.tobytes() for k, v in again.state().items()} == {
@@ -459,13 +459,13 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     ended[0, :, 0, 3] = True  # one episode a rollout
     metrics = {name: np.zeros((1, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
     recorder = Recorder(settings)
-    while not recorder.enough():
+    while not recorder.is_finished():
         recorder.add(
             device.Chunk(
                 device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1
             )
         )
-    (facts,) = Recorder.restored(settings, recorder.state()).stats()
+    (facts,) = Recorder.from_state(settings, recorder.state()).episode_stats()
     assert (recorder.steps, facts.steps.tolist(), len(facts.goals)) == (32, [8, 16, 24], 3)
     at_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
     recorder = Recorder(at_sea)
@@ -474,9 +474,11 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     recorder.add(
         device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1)
     )
-    recorder.add_map_snapshot(recorder.map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32)))
-    (facts,) = Recorder.restored(at_sea, recorder.state()).stats()
-    assert (recorder.enough(), len(facts.goals)) == (True, 2)
+    recorder.add_map_snapshot(
+        recorder.make_map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32))
+    )
+    (facts,) = Recorder.from_state(at_sea, recorder.state()).episode_stats()
+    assert (recorder.is_finished(), len(facts.goals)) == (True, 2)
 
 
 def test_a_chunk_is_short_and_decided_by_the_settings():

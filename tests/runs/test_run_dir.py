@@ -40,7 +40,7 @@ def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
         api.run_experiment(
             api.make_settings("gymnax:CartPole-v1", uncertainty="counts"),
             tmp_path / "run",
-            display.choose(False),
+            display.make_display(False),
         )
     assert not (tmp_path / "run").exists()
 

@@ -44,7 +44,7 @@ def run(out: Path, track=BOTH, poll=lambda: 0, **changes) -> api.Result:
         patch.setattr(picture, "draw_picture", lambda *_: None)
         patch.setattr(picture, "picture_png", lambda _: b"a picture")
         return api.run_experiment(
-            settings, out, display.Silent(), resume=True, poll=poll, track=track
+            settings, out, display.NullDisplay(), resume=True, poll=poll, track=track
         )
 
 
@@ -168,7 +168,8 @@ def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(
     path = out / "tensorboard" / "seed 7" / trackers.FILE
     assert len(tensorboard(out)[7]["by step/tau"]) == 11
     path.write_bytes(
-        path.read_bytes() + trackers.event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5]
+        path.read_bytes()
+        + trackers.encode_event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5]
     )
     assert len(tensorboard(out)[7]["by step/tau"]) == 11  # readable all the same
     run(out)

@@ -54,7 +54,7 @@ class Trainer:
 
 def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
     return ladder.run_ladder(
-        ladder.plan_ladder("ladder", "smoke", **chosen), home, trainer, display.Silent()
+        ladder.plan_ladder("ladder", "smoke", **chosen), home, trainer, display.NullDisplay()
     )
 
 
@@ -179,7 +179,7 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
     assert stopped.ran[-1] == "lock-ersac"
     plan = ladder.plan_ladder("ladder", "smoke")
     with pytest.raises(exits.Stopped, match=r"^stopped; go on with the same command$"):
-        ladder.run_ladder(plan, tmp_path, stopped, display.Silent(), poll=lambda: 2)
+        ladder.run_ladder(plan, tmp_path, stopped, display.NullDisplay(), poll=lambda: 2)
     went_on = Trainer(tmp_path)
     run(tmp_path, went_on)
     assert len(stopped.ran) - 1 + len(went_on.ran) == len(plan.every)
@@ -193,7 +193,7 @@ def test_another_sweeps_directory_is_refused(tmp_path):
             ladder.plan_ladder("ladder-tune", "smoke"),
             tmp_path,
             Trainer(tmp_path),
-            display.Silent(),
+            display.NullDisplay(),
         )
 
 

@@ -49,9 +49,9 @@ class Shown:
     """Keeps what it is shown."""
 
     def __init__(self) -> None:
-        self.seen: list[display.Sweeping] = []
+        self.seen: list[display.SweepStatus] = []
 
-    def show(self, status: display.Sweeping) -> None:
+    def show(self, status: display.SweepStatus) -> None:
         self.seen.append(status)
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ def run(
     home: Path, wanted=WANTED, poll: Callable[[], int] = lambda: 0, screen=None
 ) -> runner.Report:
     return runner.run_sweep(
-        "a sweep", wanted, home, engines.local, screen or display.Silent(), poll
+        "a sweep", wanted, home, engines.local, screen or display.NullDisplay(), poll
     )
 
 
@@ -159,7 +159,8 @@ def test_progress_only_grows_and_ends_at_the_end(whole):
         0,
     )
     assert (
-        display.sweep_words(last) == "100% of 1,380 steps  eta 0 s  batches 2/2  runs 5/5  failed 0"
+        display.format_sweep_status(last)
+        == "100% of 1,380 steps  eta 0 s  batches 2/2  runs 5/5  failed 0"
     )
 
 
@@ -168,7 +169,7 @@ def test_a_run_of_a_batch_is_that_run(whole):
     home, _, _ = whole
     each = WANTED[3]
     alone, beside = (
-        api.run_experiment(each.settings, None, display.Silent()),
+        api.run_experiment(each.settings, None, display.NullDisplay()),
         api.read_result(home / each.name),
     )
     np.testing.assert_array_equal(alone.seeds[0].goals, beside.seeds[0].goals)
@@ -301,7 +302,7 @@ def test_half_removed_checkpoints_are_nobodys(whole, tmp_path):
 def test_a_directory_belongs_to_one_sweep(whole, tmp_path):
     home, _, _ = whole
     with pytest.raises(SettingsError, match="holds another sweep: a sweep; choose another"):
-        runner.run_sweep("another", WANTED, home, engines.local, display.Silent())
+        runner.run_sweep("another", WANTED, home, engines.local, display.NullDisplay())
     with disk.lock(home / run_dir.LOCK), pytest.raises(SettingsError, match="is in use by process"):
         run(home)
     (tmp_path / "thesis.tex").write_text("precious")

@@ -155,7 +155,7 @@ class Policy:
 @contextlib.contextmanager
 def progress_lines(show: bool) -> Iterator[Callable[[str], None]]:
     """Where to say how far something is."""
-    screen: display.Display = display.PlainLines(Console(), str) if show else display.Silent()
+    screen: display.Display = display.LineDisplay(Console(), str) if show else display.NullDisplay()
     try:
         yield screen.show
     finally:
@@ -187,7 +187,7 @@ def of_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
     """What was trained, from the last checkpoint of a run that has ended."""
     place = index_of_seed(settings, seed)
     below = directory / checkpoint.DIRECTORY
-    if not (numbers := checkpoint.finished_steps(below)):
+    if not (numbers := checkpoint.checkpoint_numbers(below)):
         raise SettingsError(
             f"{directory} has no checkpoint to play from: a sweep keeps none, train it by itself"
         )

@@ -19,7 +19,7 @@ from ersac.runs import disk, seal
 from ersac.runs.seal import array_form
 from ersac.types import Array, Tree
 
-KEPT = 2  # generations
+MAX_TO_KEEP = 2  # generations
 DIRECTORY, BAD = "checkpoints", ".bad"
 FORMAT = 1
 
@@ -111,7 +111,7 @@ def load_checkpoint(
 
     One that is damaged is named, moved aside, and the next older one is tried; if none is good, DiskError.
     """
-    for number in reversed(finished_steps(directory)):
+    for number in reversed(checkpoint_numbers(directory)):
         try:
             return read_checkpoint(directory, number, settings)
         except CorruptCheckpoint as why:
@@ -178,7 +178,7 @@ def unseal_manifest(data: bytes) -> dict[str, Any]:
     return manifest
 
 
-def finished_steps(directory: Path) -> list[int]:
+def checkpoint_numbers(directory: Path) -> list[int]:
     """The checkpoints that were finished, oldest first."""
     return [
         int(found[1])
@@ -191,7 +191,7 @@ def prune(directory: Path) -> None:
     """Remove generations that are no longer kept, and what a crash left half done."""
     kept = {
         path.name
-        for number in finished_steps(directory)[-KEPT:]
+        for number in checkpoint_numbers(directory)[-MAX_TO_KEEP:]
         for path in (_manifest_path(directory, number), _arrays_path(directory, number))
     }
     gone = [
@@ -211,7 +211,7 @@ def move_aside(directory: Path, number: int) -> None:
             disk.move(path, path.with_name(path.name + BAD))
 
 
-def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def fingerprint_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What differs between two fingerprints, as 'visible cores 2 -> 1'."""
     both = ((name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys()))
     return [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in both if old != new]

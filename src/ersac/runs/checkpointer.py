@@ -45,7 +45,9 @@ class Checkpointer:
         if found is None:
             return None
         self.saved, self.environment_changes = found.number, list(found.notes["departures"])
-        changed = ", ".join(checkpoint.changes(found.notes["fingerprint"], self.fingerprint))
+        changed = ", ".join(
+            checkpoint.fingerprint_changes(found.notes["fingerprint"], self.fingerprint)
+        )
         if changed and exact:
             raise SettingsError(
                 f"cannot continue bit-exactly: {changed} (without --exact it would continue all the same)"

@@ -74,7 +74,7 @@ OPS = Ops()
 def write(path: Path, data: Bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never half of either."""
     left, partial = memoryview(data).cast("B"), path.with_name(path.name + PARTIAL)
-    with _explained("write", path, len(left)):
+    with _describe_errors("write", path, len(left)):
         try:
             handle = OPS.open(partial, CREATE)
             try:
@@ -102,7 +102,7 @@ def require_new(path: Path) -> None:
 def append(path: Path, data: Bytes) -> None:
     """Add to the end of a file that is there. A crash may leave a part of it: whoever reads such a file must be able to tell."""
     left = memoryview(data).cast("B")
-    with _explained("write", path, len(left)):
+    with _describe_errors("write", path, len(left)):
         handle = OPS.open(path, os.O_WRONLY | os.O_APPEND)
         try:
             while left:
@@ -113,13 +113,13 @@ def append(path: Path, data: Bytes) -> None:
 
 def read(path: Path) -> bytes:
     """All of a file."""
-    with _explained("read", path):
+    with _describe_errors("read", path):
         return OPS.read(path)
 
 
 def names(directory: Path) -> list[str]:
     """What a directory holds, sorted; nothing where there is none."""
-    with _explained("read", directory):
+    with _describe_errors("read", directory):
         try:
             return sorted(OPS.names(directory))
         except FileNotFoundError:
@@ -128,7 +128,7 @@ def names(directory: Path) -> list[str]:
 
 def move(path: Path, to: Path) -> None:
     """Give a file another name, durably."""
-    with _explained("rename", path):
+    with _describe_errors("rename", path):
         OPS.rename(path, to)
         OPS.sync_directory(path.parent)
 
@@ -136,16 +136,16 @@ def move(path: Path, to: Path) -> None:
 def remove(paths: list[Path]) -> None:
     """Remove some files of one directory, durably."""
     for path in paths:
-        with _explained("remove", path):
+        with _describe_errors("remove", path):
             OPS.unlink(path)
     if paths:
-        with _explained("write", paths[0].parent):
+        with _describe_errors("write", paths[0].parent):
             OPS.sync_directory(paths[0].parent)
 
 
 def remove_tree(path: Path) -> None:
     """Remove a directory and all in it, if it is there."""
-    with _explained("remove", path), contextlib.suppress(FileNotFoundError):
+    with _describe_errors("remove", path), contextlib.suppress(FileNotFoundError):
         OPS.remove_tree(path)
 
 
@@ -154,7 +154,7 @@ def make_directory(path: Path) -> None:
     if path.is_dir():
         return
     make_directory(path.parent)
-    with _explained("make", path):
+    with _describe_errors("make", path):
         with contextlib.suppress(FileExistsError):  # somebody else was faster
             OPS.make_directory(path)
         OPS.sync_directory(path.parent)
@@ -168,7 +168,7 @@ def digest(data: Bytes) -> str:
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Be the only one to hold a lock file, until the block or the process ends, however it ends; else SettingsError at once."""
-    with _explained("write", path, HOLDER_BYTES):
+    with _describe_errors("write", path, HOLDER_BYTES):
         handle = OPS.open(path, os.O_RDWR | os.O_CREAT)
     try:
         try:
@@ -180,15 +180,15 @@ def lock(path: Path) -> Iterator[None]:
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        with _explained("write", path, HOLDER_BYTES):
+        with _describe_errors("write", path, HOLDER_BYTES):
             OPS.write(handle, json.dumps(me).encode().ljust(HOLDER_BYTES))
         yield
     finally:
-        with _explained("close", path):
+        with _describe_errors("close", path):
             OPS.close(handle)
 
 
-def in_use(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether somebody holds a lock file now."""
     if not path.exists():
         return False
@@ -202,9 +202,9 @@ def in_use(path: Path) -> bool:
     return False
 
 
-def held_by(path: Path) -> str | None:
+def lock_holder(path: Path) -> str | None:
     """Who holds a lock file now, in words; None where nobody does."""
-    return _holder(path) if in_use(path) else None
+    return _holder(path) if is_locked(path) else None
 
 
 def _holder(path: Path) -> str:
@@ -213,13 +213,13 @@ def _holder(path: Path) -> str:
     while time.monotonic() < until:
         with contextlib.suppress(ValueError, KeyError):
             told = json.loads(path.read_bytes())
-            if told["host"] != socket.gethostname() or _lives(told["pid"]):
+            if told["host"] != socket.gethostname() or _process_exists(told["pid"]):
                 return f"process {told['pid']} on {told['host']} since {told['since']}"
         time.sleep(0.01)
     return "another process"
 
 
-def _lives(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -230,7 +230,7 @@ def _lives(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _explained(deed: str, path: Path, need: int = 0) -> Iterator[None]:
+def _describe_errors(deed: str, path: Path, need: int = 0) -> Iterator[None]:
     """Any failure as one line."""
     try:
         yield

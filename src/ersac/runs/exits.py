@@ -37,7 +37,7 @@ EXPECTED = (
 )  # each is one line for the person at the shell
 
 
-def code_of(error: BaseException) -> int:
+def exit_code(error: BaseException) -> int:
     """The exit code of an expected error."""
     match error:
         case SettingsError():
@@ -45,13 +45,13 @@ def code_of(error: BaseException) -> int:
         case NonFinite():
             return NON_FINITE
         case Stopped():
-            return of_signal(error.number)
+            return signal_exit_code(error.number)
         case Resumable():
             return RESUMABLE
     return IO
 
 
-def of_signal(number: int) -> int:
+def signal_exit_code(number: int) -> int:
     """The exit code of whoever leaves because of a signal."""
     return 128 + number
 
@@ -64,13 +64,13 @@ class SignalWatcher:
     """
 
     def __init__(self) -> None:
-        self._caught = 0
-        self._patient = False
+        self._received = 0
+        self._polled = False
 
     def poll(self) -> int:
         """The signal that came, or 0. Whoever asks will ask again soon."""
-        self._patient = True
-        return self._caught
+        self._polled = True
+        return self._received
 
     def __enter__(self) -> "SignalWatcher":
         """Begin to listen."""
@@ -99,10 +99,10 @@ class SignalWatcher:
         while heard := os.read(listen, 1):
             if heard[0] not in SIGNALS:
                 continue
-            if self._caught or not self._patient:
+            if self._received or not self._polled:
                 if os.isatty(1):
                     os.write(1, b"\x1b[?25h")  # a live table hides the cursor
                 os.write(2, b"ersac: left at once\n")
-                os._exit(of_signal(heard[0]))
-            self._caught = heard[0]
+                os._exit(signal_exit_code(heard[0]))
+            self._received = heard[0]
         os.close(listen)

@@ -21,18 +21,16 @@ class Recorder:
 
     def __init__(self, settings: Experiment, seeds: Sequence[int] | None = None) -> None:
         self.settings = settings
-        self.numbers = list(
-            seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds)
-        )
-        self.goals: list[list[np.ndarray]] = [[] for _ in self.numbers]
-        self.returns: list[list[np.ndarray]] = [[] for _ in self.numbers]
-        self.when: list[list[np.ndarray]] = [
-            [] for _ in self.numbers
+        self.seeds = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
+        self.goals: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.returns: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.end_steps: list[list[np.ndarray]] = [
+            [] for _ in self.seeds
         ]  # steps by which each episode had ended; at sea its depth tells
         self.env = settings.env
-        self.recent = [np.zeros(0, bool) for _ in self.numbers]
-        self.episodes = np.zeros(len(self.numbers), int)
-        self.solved: list[int | None] = [None] * len(self.numbers)
+        self.recent_goals = [np.zeros(0, bool) for _ in self.seeds]
+        self.episodes = np.zeros(len(self.seeds), int)
+        self.solved_at: list[int | None] = [None] * len(self.seeds)
         self.steps, self.chunks = 0, 0
         self.rows: list[dict[str, np.ndarray]] = []
         self.map_snapshots: list[MapSnapshot] = []
@@ -46,18 +44,18 @@ class Recorder:
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
-        before = self.steps // len(self.numbers)
+        before = self.steps // len(self.seeds)
         self.steps += chunk.episodes.ended.size
         self.chunks += 1
-        for i in range(len(self.numbers)):
+        for i in range(len(self.seeds)):
             ended = chunk.episodes.ended[i]  # [rollouts, N, T]
             self._add_episodes(
                 i,
                 chunk.episodes.goal[i][ended],
                 chunk.episodes.episode_return[i][ended].astype(np.float32),
             )
-            self.when[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
-        per_seed = self.steps // len(self.numbers)
+            self.end_steps[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
+        per_seed = self.steps // len(self.seeds)
         told = {name: chunk.metrics[name].mean(axis=1) for name in self.metric_names}
         self.rows.append({"step": np.asarray(per_seed)} | told)
         if len(self.rows) > METRIC_POINTS:
@@ -66,15 +64,15 @@ class Recorder:
     def _add_episodes(self, i: int, goals: np.ndarray, returns: np.ndarray) -> None:
         self.goals[i].append(goals)
         self.returns[i].append(returns)
-        self._judge(i, goals)
+        self._update_solved(i, goals)
         self.episodes[i] += len(goals)
 
-    def _judge(self, i: int, goals: np.ndarray) -> None:
+    def _update_solved(self, i: int, goals: np.ndarray) -> None:
         window = scores.RELIABLE_WINDOW - 1
-        recent = np.concatenate([self.recent[i], goals])
-        if self.solved[i] is None and (found := scores.solved_reliable(recent)) is not None:
-            self.solved[i] = int(self.episodes[i]) - len(self.recent[i]) + found
-        self.recent[i] = recent[-window:]
+        recent = np.concatenate([self.recent_goals[i], goals])
+        if self.solved_at[i] is None and (found := scores.solved_reliable(recent)) is not None:
+            self.solved_at[i] = int(self.episodes[i]) - len(self.recent_goals[i]) + found
+        self.recent_goals[i] = recent[-window:]
 
     def fail(self, place: int, why: str) -> None:
         """Give up one seed; the first reason is the one that counts."""
@@ -84,7 +82,7 @@ class Recorder:
         """Whether this chunk's maps should be kept: evenly spaced ones, whatever the length of the run."""
         return self.env.has_maps and self.chunks % 2**self.map_halvings == 0
 
-    def map_snapshot(self, visits: np.ndarray, sigma: np.ndarray) -> MapSnapshot:
+    def make_map_snapshot(self, visits: np.ndarray, sigma: np.ndarray) -> MapSnapshot:
         """A pair of maps of the first seed as it is now."""
         shape = (sea(self.settings).depth,) * 2
         return MapSnapshot(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
@@ -95,17 +93,17 @@ class Recorder:
         if len(self.map_snapshots) > MAP_SNAPSHOTS:
             self.map_snapshots, self.map_halvings = self.map_snapshots[1::2], self.map_halvings + 1
 
-    def solved_in_time(self) -> list[int | None]:
+    def solved_within_budget(self) -> list[int | None]:
         """When each seed was solved, if it was within the budget."""
         return [
             found if found is not None and found <= self.settings.run.episodes else None
-            for found in self.solved
+            for found in self.solved_at
         ]
 
     def status(self, seconds: float) -> display.Status:
         """Where the run is."""
         last = self.rows[-1]
-        share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent])
+        share = np.array([recent.mean() if len(recent) else 0.0 for recent in self.recent_goals])
         told = {
             name.removesuffix("2"): np.sqrt(last[name]) if name == "sigma2" else last[name]
             for name in self.metric_names
@@ -113,7 +111,7 @@ class Recorder:
         run = self.settings.run
         done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
         if run.steps is not None:
-            done, budget, unit = min(run.steps, self.steps // len(self.numbers)), run.steps, "steps"
+            done, budget, unit = min(run.steps, self.steps // len(self.seeds)), run.steps, "steps"
         recent = [
             np.concatenate([np.zeros(0), *parts[-RECENT_PARTS:]])[-scores.RELIABLE_WINDOW :]
             for parts in self.returns
@@ -122,34 +120,34 @@ class Recorder:
         returns = means if self.env.reports_returns else None
         paced = self.steps / seconds
         return display.Status(
-            self.numbers,
+            self.seeds,
             done,
             budget,
             seconds,
             paced,
             share,
             told,
-            self.solved_in_time(),
+            self.solved_within_budget(),
             unit,
             returns,
         )
 
-    def enough(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the budget is spent, or every seed that was not given up is solved and that was to be the end."""
-        alive = [i for i in range(len(self.numbers)) if i not in self.failed]
+        alive = [i for i in range(len(self.seeds)) if i not in self.failed]
         run = self.settings.run
         spent = bool((self.episodes[alive] >= run.episodes).all())
-        spent |= run.steps is not None and self.steps // len(self.numbers) >= run.steps
-        solved = self.solved_in_time()
+        spent |= run.steps is not None and self.steps // len(self.seeds) >= run.steps
+        solved = self.solved_within_budget()
         return spent or (run.stop_when_solved and all(solved[i] is not None for i in alive))
 
-    def stats(self) -> list[EpisodeStats]:
+    def episode_stats(self) -> list[EpisodeStats]:
         """What happened to each seed, up to the budget."""
-        return [self._seed_stats(place) for place in range(len(self.numbers))]
+        return [self._seed_stats(place) for place in range(len(self.seeds))]
 
     def _seed_stats(self, place: int) -> EpisodeStats:
         run = self.settings.run
-        when = np.concatenate(self.when[place]) if self.env.episode_length is None else None
+        when = np.concatenate(self.end_steps[place]) if self.env.episode_length is None else None
         count = run.episodes
         if run.steps is not None:
             if when is None:
@@ -161,7 +159,7 @@ class Recorder:
             np.concatenate(parts[place])[:count] for parts in (self.goals, self.returns)
         )
         return EpisodeStats(
-            self.numbers[place], goals, returns, None if when is None else when[:count]
+            self.seeds[place], goals, returns, None if when is None else when[:count]
         )
 
     def metrics(self) -> Metrics:
@@ -171,7 +169,7 @@ class Recorder:
         }
         return Metrics(columns.pop("step"), columns)
 
-    def two_moments(self, last: MapSnapshot) -> list[MapSnapshot]:
+    def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
         """The moment at which the frontier was nearest the middle of the sea, and the last one."""
         last = last._replace(episode=min(last.episode, self.settings.run.episodes))
         earlier = [
@@ -200,7 +198,7 @@ class Recorder:
             **(
                 {}
                 if self.env.episode_length
-                else {"when": np.concatenate([part for parts in self.when for part in parts])}
+                else {"when": np.concatenate([part for parts in self.end_steps for part in parts])}
             ),
             "episodes": self.episodes.copy(),
             "steps": np.asarray(self.steps),
@@ -221,7 +219,7 @@ class Recorder:
         }
 
     @classmethod
-    def restored(
+    def from_state(
         cls, settings: Experiment, state: dict[str, np.ndarray], seeds: Sequence[int] | None = None
     ) -> "Recorder":
         """The recorder that had that state."""
@@ -232,7 +230,7 @@ class Recorder:
         ):
             made._add_episodes(i, goals, returns)
         if "when" in state:
-            made.when = [[part] for part in np.split(state["when"], ends)]
+            made.end_steps = [[part] for part in np.split(state["when"], ends)]
         made.steps, made.chunks, made.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )

@@ -115,7 +115,7 @@ def require_unused(directory: Path) -> None:
     """Raise SettingsError if a directory holds anything but what a run writes before it starts."""
     unstarted = {LOCK, FINGERPRINT, FINGERPRINT + disk.PARTIAL, SETTINGS + disk.PARTIAL}
     if directory.exists() and (not directory.is_dir() or set(disk.names(directory)) - unstarted):
-        if disk.in_use(directory / LOCK):
+        if disk.is_locked(directory / LOCK):
             with disk.lock(directory / LOCK):  # raises, naming the holder
                 pass
         raise SettingsError(

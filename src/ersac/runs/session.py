@@ -26,15 +26,15 @@ class Job:
     """What is to be run, and where it is kept."""
 
     settings: Experiment
-    home: Path | None
-    owner: str  # the hash under which its checkpoints are kept
-    go_on: str  # what a person does about it once it was stopped
+    directory: Path | None
+    run_id: str  # the hash under which its checkpoints are kept
+    resume_hint: str  # what a person does about it once it was stopped
     variants: Sequence[Experiment] | None = (
         None  # one for each seed, where they differ in more than seeds
     )
 
     @property
-    def alone(self) -> bool:
+    def is_single_run(self) -> bool:
         """Whether it is one run, which keeps maps of its first seed and ends at a bad number; a batch gives up the seed and goes on."""
         return self.variants is None
 
@@ -56,7 +56,7 @@ class Session:
     began: float
     running: float = 0.0  # seconds since then
 
-    def spent(self) -> Timings:
+    def timings(self) -> Timings:
         """Seconds since the run first started."""
         wall = time.perf_counter() - self.began
         compiling, running = (
@@ -69,7 +69,7 @@ class Session:
         """Give up a seed whose numbers are bad, or the run if it is alone."""
         from ersac.loops.device import raise_nonfinite
 
-        (raise_nonfinite if self.job.alone else self.recorder.fail)(seed_index, why)
+        (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, why)
 
     def save(self, carry: Any) -> None:
         """Keep everything that the future depends on; where nothing has been done yet, that is nothing."""
@@ -81,7 +81,7 @@ class Session:
             "loop": loop_of(self.job.settings).snapshot(self.program, carry, self.on_nonfinite),
             "recorder": self.recorder.state(),
         }
-        self.checkpointer.save(number, tree, self.spent())
+        self.checkpointer.save(number, tree, self.timings())
 
 
 def start_session(job: Job, exact: bool, began: float) -> Session:
@@ -94,7 +94,7 @@ def start_session(job: Job, exact: bool, began: float) -> Session:
     program = loop.prepare(settings, job.variants)
     fingerprint = run_dir.exactness_fields() | loop.describe(program)
     checkpointer = Checkpointer(
-        job.home, job.owner, settings.run.checkpoint_seconds, fingerprint, display.note
+        job.directory, job.run_id, settings.run.checkpoint_seconds, fingerprint, display.note
     )
     found = checkpointer.load(exact)
     if found is None:
@@ -103,7 +103,7 @@ def start_session(job: Job, exact: bool, began: float) -> Session:
         )
     saved, before = found
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
-    recorder = Recorder.restored(
+    recorder = Recorder.from_state(
         settings, seal.arrays_below(saved.arrays, "recorder"), program.seeds
     )
     if settings.env.on_host:
@@ -130,19 +130,19 @@ def run_session(
     )
     try:
         with contextlib.closing(run) as chunks:  # stops the actor thread whatever happens here
-            while not session.recorder.enough():
+            while not session.recorder.is_finished():
                 if number := poll():
                     session.save(carry)
-                    raise exits.Stopped(number, f"stopped; {session.job.go_on}")
+                    raise exits.Stopped(number, f"stopped; {session.job.resume_hint}")
                 chunk = next(chunks)
                 carry = chunk.carry
                 session.running += chunk.seconds
                 session.recorder.add(chunk)
-                screen.show(session.recorder.status(session.spent().running))
+                screen.show(session.recorder.status(session.timings().running))
                 for tracker in following:
                     tracker.follow(session.recorder)
-                if session.job.alone and session.recorder.wants_map_snapshot():
-                    session.recorder.add_map_snapshot(map_snapshot(session, carry))
+                if session.job.is_single_run and session.recorder.wants_map_snapshot():
+                    session.recorder.add_map_snapshot(take_map_snapshot(session, carry))
                 if session.checkpointer.due():
                     session.save(carry)
             session.save(carry)
@@ -151,15 +151,17 @@ def run_session(
     except Exception as error:
         if session.checkpointer.saved is None:
             raise
-        raise exits.Resumable(f"{type(error).__name__}: {error}; {session.job.go_on}") from error
+        raise exits.Resumable(
+            f"{type(error).__name__}: {error}; {session.job.resume_hint}"
+        ) from error
     return carry
 
 
-def map_snapshot(session: Session, carry: Any) -> MapSnapshot:
+def take_map_snapshot(session: Session, carry: Any) -> MapSnapshot:
     """Visits and sigma of the first seed now."""
     from ersac.loops import device
 
     first = device.first_seed(carry)
-    return session.recorder.map_snapshot(
+    return session.recorder.make_map_snapshot(
         np.array(first.visits), device.sigma_map(session.program.settings, first.learner)
     )

@@ -26,7 +26,7 @@ STEP, EPISODE = "by step", "by episode"  # the axes, which are the beginnings of
 FILE = "events.out.tfevents.ersac"
 
 
-class Heard(NamedTuple):
+class LogPosition(NamedTuple):
     """How far a tracker has been told of one seed."""
 
     step: int = 0
@@ -40,7 +40,7 @@ class Point(NamedTuple):
     at: int
     numbers: dict[str, float]
 
-    def named(self) -> dict[str, float]:
+    def tags(self) -> dict[str, float]:
         """The numbers under the names that a tracker shows."""
         return {f"{self.axis}/{name}": value for name, value in self.numbers.items()}
 
@@ -49,16 +49,16 @@ class Tracker(Protocol):
     """Somebody who is told how a run goes."""
 
     def follow(self, recorder: Recorder) -> None:
-        """Take in what the records hold and it has not heard."""
+        """Take in what the records hold and it has not logged."""
 
     def close(self) -> None:
         """There will be no more in this life of the run."""
 
 
-def points(recorder: Recorder, place: int, heard: Heard) -> Iterator[Point]:
-    """What the records hold of the seed at some place among the seeds, beyond what was heard."""
+def new_points(recorder: Recorder, place: int, logged: LogPosition) -> Iterator[Point]:
+    """What the records hold of the seed at some place among the seeds, beyond what was logged."""
     unheard = list(
-        itertools.takewhile(lambda row: row["step"] > heard.step, reversed(recorder.rows))
+        itertools.takewhile(lambda row: row["step"] > logged.step, reversed(recorder.rows))
     )
     for row in reversed(unheard):
         yield Point(
@@ -66,25 +66,27 @@ def points(recorder: Recorder, place: int, heard: Heard) -> Iterator[Point]:
             int(row["step"]),
             {name: float(column[place]) for name, column in row.items() if name != "step"},
         )
-    blocks = (now(recorder, place).episode - heard.episode) // BLOCK
-    since = int(recorder.episodes[place]) - heard.episode
-    goals, returns = (_last(parts[place], since) for parts in (recorder.goals, recorder.returns))
+    blocks = (current_position(recorder, place).episode - logged.episode) // BLOCK
+    since = int(recorder.episodes[place]) - logged.episode
+    goals, returns = (
+        last_entries(parts[place], since) for parts in (recorder.goals, recorder.returns)
+    )
     for block in range(blocks):
         span = slice(block * BLOCK, (block + 1) * BLOCK)
         numbers = {
             "goal share": float(goals[span].mean()),
             "mean return": float(returns[span].mean(dtype=float)),
         }
-        yield Point(EPISODE, heard.episode + (block + 1) * BLOCK, numbers)
+        yield Point(EPISODE, logged.episode + (block + 1) * BLOCK, numbers)
 
 
-def now(recorder: Recorder, place: int) -> Heard:
+def current_position(recorder: Recorder, place: int) -> LogPosition:
     """All that there is to hear of a seed: episodes in whole blocks, within the budget."""
     episodes = min(int(recorder.episodes[place]), recorder.settings.run.episodes)
-    return Heard(recorder.steps // len(recorder.numbers), episodes // BLOCK * BLOCK)
+    return LogPosition(recorder.steps // len(recorder.seeds), episodes // BLOCK * BLOCK)
 
 
-def _last(parts: list[np.ndarray], wanted: int) -> np.ndarray:
+def last_entries(parts: list[np.ndarray], wanted: int) -> np.ndarray:
     """The last so many entries of what is kept in parts."""
     taken: list[np.ndarray] = []
     while sum(map(len, taken)) < wanted:
@@ -103,46 +105,46 @@ class TensorBoard:
 
     def __init__(self, directory: Path, recorder: Recorder) -> None:
         home = directory / "tensorboard"
-        self.paths = [home / f"seed {seed}" / FILE for seed in recorder.numbers]
-        self.heard = [Heard() for _ in recorder.numbers]
+        self.paths = [home / f"seed {seed}" / FILE for seed in recorder.seeds]
+        self.logged = [LogPosition() for _ in recorder.seeds]
         for path in self.paths:
             disk.make_directory(path.parent)
-            disk.write(path, first_events())
+            disk.write(path, header_events())
         if recorder.chunks:
             self.follow(recorder)
 
     def follow(self, recorder: Recorder) -> None:
         """Append what is new, in one piece."""
         for place, path in enumerate(self.paths):
-            new = points(recorder, place, self.heard[place])
-            disk.append(path, b"".join(event(point) for point in new))
-            self.heard[place] = now(recorder, place)
+            new = new_points(recorder, place, self.logged[place])
+            disk.append(path, b"".join(encode_event(point) for point in new))
+            self.logged[place] = current_position(recorder, place)
 
     def close(self) -> None:
         """Nothing: all of it is there already."""
 
 
-def first_events() -> bytes:
+def header_events() -> bytes:
     """The beginning of an event file: its version, and that whatever came before is void."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     start = SessionLog(status=SessionLog.START)
     version = Event(wall_time=time.time(), file_version="brain.Event:2")
     restart = Event(wall_time=time.time(), step=0, session_log=start)
-    return framed(version.SerializeToString()) + framed(restart.SerializeToString())
+    return frame_record(version.SerializeToString()) + frame_record(restart.SerializeToString())
 
 
-def event(point: Point) -> bytes:
-    """A point as a framed record of an event file."""
+def encode_event(point: Point) -> bytes:
+    """A point as a frame_record record of an event file."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 
-    values = [Summary.Value(tag=name, simple_value=value) for name, value in point.named().items()]
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in point.tags().items()]
     made = Event(wall_time=time.time(), step=point.at, summary=Summary(value=values))
-    return framed(made.SerializeToString())
+    return frame_record(made.SerializeToString())
 
 
-def framed(data: bytes) -> bytes:
+def frame_record(data: bytes) -> bytes:
     """A record as it stands in a file: its length and itself, each followed by its checksum."""
     from tensorboardX.record_writer import masked_crc32c
 
@@ -188,22 +190,22 @@ class WandB:
                     reinit="create_new",
                     settings=wandb.Settings(**shut),
                 )
-                for seed in recorder.numbers
+                for seed in recorder.seeds
             ]
         except wandb.Error as error:
             raise disk.DiskError(f"Weights & Biases cannot begin: {error}") from error
         for run, axis in itertools.product(self.runs, (STEP, EPISODE)):
             run.define_metric(f"{axis}/*", step_metric=axis)
-        self.heard = [Heard() for _ in recorder.numbers]
+        self.logged = [LogPosition() for _ in recorder.seeds]
         if recorder.chunks:
             self.follow(recorder)
 
     def follow(self, recorder: Recorder) -> None:
         """Log what is new."""
         for place, run in enumerate(self.runs):
-            for point in points(recorder, place, self.heard[place]):
-                run.log({point.axis: point.at} | point.named())
-            self.heard[place] = now(recorder, place)
+            for point in new_points(recorder, place, self.logged[place]):
+                run.log({point.axis: point.at} | point.tags())
+            self.logged[place] = current_position(recorder, place)
 
     def close(self) -> None:
         """Finish its files."""
@@ -211,35 +213,40 @@ class WandB:
             run.finish()
 
 
-class Kind(NamedTuple):
+class TrackerType(NamedTuple):
     """A tracker that can be asked for by name, and the package that it needs."""
 
     package: str
     make: Callable[[Path, Recorder], Tracker]
 
 
-KINDS = {"tensorboard": Kind("tensorboardX", TensorBoard), "wandb": Kind("wandb", WandB)}
+TRACKERS = {
+    "tensorboard": TrackerType("tensorboardX", TensorBoard),
+    "wandb": TrackerType("wandb", WandB),
+}
 
 
-def require_trackers(track: Track, directory: Path | None) -> None:
+def check_trackers(track: Track, directory: Path | None) -> None:
     """SettingsError where a tracker that is asked for has no package or no place."""
-    for name, kind in _asked_for(track).items():
+    for name, kind in _enabled(track).items():
         require_package(f"--{name}", kind.package, "track")
         if directory is None:
             raise SettingsError(f"--{name} needs a directory for the run: give it one with out")
 
 
 @contextlib.contextmanager
-def following(track: Track, directory: Path | None, recorder: Recorder) -> Iterator[list[Tracker]]:
+def open_trackers(
+    track: Track, directory: Path | None, recorder: Recorder
+) -> Iterator[list[Tracker]]:
     """The trackers that are asked for, told all that the records hold; closed at the end, however it comes."""
     made: list[Tracker] = []
     with contextlib.ExitStack() as held:
         if directory is not None:
-            for kind in _asked_for(track).values():
+            for kind in _enabled(track).values():
                 made.append(kind.make(directory, recorder))
                 held.callback(made[-1].close)
         yield made
 
 
-def _asked_for(track: Track) -> dict[str, Kind]:
-    return {name: kind for name, kind in KINDS.items() if getattr(track, name)}
+def _enabled(track: Track) -> dict[str, TrackerType]:
+    return {name: kind for name, kind in TRACKERS.items() if getattr(track, name)}

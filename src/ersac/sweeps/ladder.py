@@ -337,7 +337,7 @@ class _Progress:
         runs = (self.done, self.cells)
         seconds = time.monotonic() - self.began
         self.screen.show(
-            display.Sweeping(
+            display.SweepStatus(
                 self.before + now,
                 sum(self.steps),
                 self.here + now,

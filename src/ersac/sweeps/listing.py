@@ -94,7 +94,7 @@ def look(directory: Path) -> RunRow:
         name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds
     )
     try:
-        if holder := disk.held_by(directory / run_dir.LOCK):
+        if holder := disk.lock_holder(directory / run_dir.LOCK):
             return row._replace(state=RUNNING, why=holder)
         if reason := run_dir.read_failure(directory, settings):
             return row._replace(state=FAILED, why=reason)
@@ -119,7 +119,7 @@ def _where(directory: Path) -> str:
     from ersac.runs import checkpoint  # jax, seal, which only those need that have not ended
 
     home = directory / checkpoint.DIRECTORY
-    numbers = checkpoint.finished_steps(home)
+    numbers = checkpoint.checkpoint_numbers(home)
     if not numbers:
         return "before its first checkpoint"
     try:
@@ -136,7 +136,7 @@ def _under_way(directory: Path) -> Iterator[RunRow]:
         names = [
             str(name) for name in seal.unseal_json(disk.read(directory / runner.BATCH))["runs"]
         ]
-        holder = disk.held_by(directory / run_dir.LOCK)
+        holder = disk.lock_holder(directory / run_dir.LOCK)
         state, why = (RUNNING, holder) if holder else (STOPPED, _where(directory))
     except (CorruptRecord, OSError) as error:
         names, state, why = [directory.name], DAMAGED, str(error)

@@ -74,7 +74,7 @@ class Batch(NamedTuple):
         """How far it was when it was last saved: all that can be known of it from elsewhere."""
         from ersac.runs import checkpoint  # jax, seal
 
-        saved = checkpoint.finished_steps(self.directory / checkpoint.DIRECTORY)
+        saved = checkpoint.checkpoint_numbers(self.directory / checkpoint.DIRECTORY)
         return min(
             self.steps, max(saved, default=0) * self.settings.learner.rollout * len(self.instances)
         )
@@ -278,7 +278,7 @@ class Progress:
         batches, runs = (self.batches, self.batches_wanted), (self.runs, self.runs_wanted)
         seconds = time.monotonic() - self.began
         self.screen.show(
-            display.Sweeping(
+            display.SweepStatus(
                 self.done + now, self.wanted, here, seconds, *batches, *runs, self.failed
             )
         )
@@ -333,8 +333,8 @@ def run_batch(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]
 
 def write_records(batch: Batch, session: Session) -> dict[str, str]:
     """Leave the record of each run that has none yet; what says that it has ended is written last."""
-    seeds, metrics = session.recorder.stats(), session.recorder.metrics()
-    share = Timings(*(seconds / len(batch.instances) for seconds in session.spent()))
+    seeds, metrics = session.recorder.episode_stats(), session.recorder.metrics()
+    share = Timings(*(seconds / len(batch.instances) for seconds in session.timings()))
     for place, instance in enumerate(batch.instances):
         directory, settings = batch.home / instance.name, instance.settings
         if has_ended(batch.home, instance):
