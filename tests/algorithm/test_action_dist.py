@@ -1,4 +1,4 @@
-"""Policies: what a head's numbers mean. Integrals and sums written out are the oracle."""
+"""Action distributions, checked against explicit sums and integrals."""
 
 import jax
 import numpy as np
@@ -10,8 +10,8 @@ from ersac.algorithm.action_dist import CELLS, MAX_LOG_STD, MIN_LOG_STD, make_ac
 from ersac.envs.base import Box, Discrete
 
 LINE = make_action_dist(Box((1,), low=(-1.0,), high=(1.0,)))
-# (mean, log_std): moderate ones, actions pressed to an edge, both clips and beyond them
-TOLD = [
+# (mean, log_std): moderate, near an edge of the box, at both clips and beyond them
+PARAMS = [
     (0.0, 0.0),
     (0.4, -1.0),
     (-1.5, 0.5),
@@ -24,40 +24,39 @@ TOLD = [
 ]
 
 
-def spread(told) -> tuple[float, float]:
-    return told[0], float(np.exp(np.clip(told[1], MIN_LOG_STD, MAX_LOG_STD)))
+def mean_and_std(params) -> tuple[float, float]:
+    return params[0], float(np.exp(np.clip(params[1], MIN_LOG_STD, MAX_LOG_STD)))
 
 
-@pytest.mark.parametrize("told", [told for told in TOLD if abs(told[0]) < 5])
-def test_probabilities_add_up_to_one_over_the_box_cut_into_cells(float64, told):
-    mean, std = spread(told)
-    drawn = mean + std * np.linspace(
-        -8, 8, 20_001
-    )  # from one side of the box to the other, finest where it matters
+@pytest.mark.parametrize("params", [params for params in PARAMS if abs(params[0]) < 5])
+def test_density_integrates_to_one_over_the_cells_of_the_box(float64, params):
+    mean, std = mean_and_std(params)
+    # From one edge of the box to the other, on the finest grid where the density is largest.
+    drawn = mean + std * np.linspace(-8, 8, 20_001)
     cells = CELLS * (np.tanh(drawn) + 1) / 2
     density = np.exp(
         LINE.log_prob(
-            jnp.broadcast_to(jnp.asarray(told), (len(drawn), 2)), jnp.asarray(drawn)[:, None]
+            jnp.broadcast_to(jnp.asarray(params), (len(drawn), 2)), jnp.asarray(drawn)[:, None]
         )
     )
     total = np.trapezoid(np.where(np.isfinite(density), density, 0.0), cells)
     assert total == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("told", TOLD)
-def test_entropy_is_the_mean_of_minus_log_prob(float64, told):
-    mean, std = spread(told)
+@pytest.mark.parametrize("params", PARAMS)
+def test_entropy_is_the_mean_of_minus_log_prob(float64, params):
+    mean, std = mean_and_std(params)
     draws = np.linspace(-10, 10, 100_001)
     drawn = jnp.asarray(mean + std * draws)[:, None]
     surprise = -np.asarray(
-        LINE.log_prob(jnp.broadcast_to(jnp.asarray(told), (len(draws), 2)), drawn)
+        LINE.log_prob(jnp.broadcast_to(jnp.asarray(params), (len(draws), 2)), drawn)
     )
     wanted = np.sum(surprise * stats.norm.pdf(draws)) * (draws[1] - draws[0])
-    assert LINE.entropy(jnp.asarray(told)) == pytest.approx(wanted, abs=1e-3)
+    assert LINE.entropy(jnp.asarray(params)) == pytest.approx(wanted, abs=1e-3)
 
 
-def test_the_entropy_of_all_cells_alike_is_the_most_there_is():
-    """And entries add up."""
+def test_the_largest_entropy_is_that_of_uniform_cells():
+    """The entropies of dimensions add up."""
     plane = make_action_dist(Box((2,), low=(0.0, 0.0), high=(1.0, 1.0)))
     log_std = jnp.linspace(MIN_LOG_STD, MAX_LOG_STD, 50)
     one = LINE.entropy(jnp.stack([jnp.zeros(50), log_std], axis=-1))
@@ -67,40 +66,40 @@ def test_the_entropy_of_all_cells_alike_is_the_most_there_is():
     np.testing.assert_allclose(two, 2 * one, rtol=1e-5, atol=1e-5)
 
 
-def test_ratios_do_not_know_of_the_squashing(float64):
-    """They are those of the normal distributions, at the very edge of the box as well."""
+def test_tanh_cancels_in_importance_ratios(float64):
+    """They are those of the normal distributions, even at the edge of the box."""
     ours, theirs = jnp.array([1.3, -0.4]), jnp.array([0.7, 0.6])
     drawn = jnp.array([-30.0, -2.0, 0.0, 1.1, 25.0])[:, None]
     ratio = LINE.log_prob(jnp.broadcast_to(ours, (5, 2)), drawn) - LINE.log_prob(
         jnp.broadcast_to(theirs, (5, 2)), drawn
     )
-    normal = lambda told: stats.norm.logpdf(np.asarray(drawn)[:, 0], told[0], np.exp(told[1]))
+    normal = lambda params: stats.norm.logpdf(np.asarray(drawn)[:, 0], params[0], np.exp(params[1]))
     np.testing.assert_allclose(ratio, normal(ours) - normal(theirs), rtol=1e-12)
 
 
-def test_draws_are_those_of_the_normal_distribution_and_what_is_emitted_is_in_the_box():
+def test_draws_are_normal_and_env_actions_are_in_the_box():
     rng = np.random.default_rng(0)
     low = rng.uniform(-9, 9, 40).astype(np.float32)
     high = low + rng.uniform(0.01, 9, 40).astype(np.float32)
     low, high = np.append(low, np.float32(-3.4e38)), np.append(high, np.float32(3.4e38))
     policy = make_action_dist(Box((41,), low=tuple(low.tolist()), high=tuple(high.tolist())))
-    told = jnp.concatenate([jnp.full(41, 0.5), jnp.full(41, -0.7)])
-    drawn = jax.vmap(lambda normal: policy.draw(told, normal))(
+    params = jnp.concatenate([jnp.full(41, 0.5), jnp.full(41, -0.7)])
+    drawn = jax.vmap(lambda normal: policy.draw(params, normal))(
         policy.action_noise(jax.random.key(0), 2000)
     )
     assert stats.kstest(np.ravel(drawn), stats.norm(0.5, np.exp(-0.7)).cdf).pvalue > 1e-3
-    np.testing.assert_array_equal(policy.mode(told), np.full(41, 0.5, np.float32))
+    np.testing.assert_array_equal(policy.mode(params), np.full(41, 0.5, np.float32))
     for far in (drawn, jnp.full((1, 41), 50.0), jnp.full((1, 41), -50.0)):
-        emitted = np.asarray(policy.to_env(far))
-        assert ((low <= emitted) & (emitted <= high)).all()
-    np.testing.assert_allclose(emitted[0], low, rtol=1e-5)  # -50 is the lower edge
+        env_action = np.asarray(policy.to_env(far))
+        assert ((low <= env_action) & (env_action <= high)).all()
+    np.testing.assert_allclose(env_action[0], low, rtol=1e-5)  # -50 is the lower edge
     middle = np.asarray(policy.to_env(jnp.zeros((1, 41))))[0]
     np.testing.assert_allclose(middle, low / 2 + high / 2, rtol=1e-5, atol=1e-5)
 
 
-def test_what_cannot_be_counted_is_one_action_that_is_certain():
-    told = jnp.zeros((3, 5, 2))
-    np.testing.assert_array_equal(LINE.log_pi(told), np.zeros((3, 5, LINE.n_actions)))
+def test_a_continuous_action_counts_as_one_action():
+    params = jnp.zeros((3, 5, 2))
+    np.testing.assert_array_equal(LINE.log_pi(params), np.zeros((3, 5, LINE.n_actions)))
     np.testing.assert_array_equal(LINE.action_index(jnp.ones((3, 5, 1))), np.zeros((3, 5)))
 
 

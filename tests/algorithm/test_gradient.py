@@ -1,7 +1,8 @@
-"""The first truth: what the learner climbs, in expectation, is the gradient of the game [e-saddle] and nothing else.
+"""The expected gradient of the implemented loss is the gradient of the game [e-saddle].
 
-Every trajectory of a tiny layered MDP is enumerated, so the expectation of the *implemented* loss's gradient is a finite sum. It
-must equal autodiff of the exact `E J` [e-kpi], computed by backward induction, in theta and in log tau.
+Every trajectory of a tiny layered MDP is enumerated, so the expected gradient of the *implemented*
+loss is a finite sum. It must equal autodiff of the exact `E J` [e-kpi], computed by backward
+induction, in theta and in log tau.
 """
 
 import itertools
@@ -20,17 +21,13 @@ from ersac.envs.base import Discrete, Spec
 from ersac.nets import heads
 from ersac.types import Params, Trajectory
 
-LAYERS, WIDTH, ACTIONS = (
-    3,
-    2,
-    2,
-)  # eight states are enough to have every term, and few enough to enumerate
+LAYERS, WIDTH, ACTIONS = 3, 2, 2  # enough states for every term, few enough to enumerate
 STATES = LAYERS * WIDTH
 SPEC = Spec("tiny", Discrete(STATES), Discrete(ACTIONS), 1)
 
 
 class TinyMDP(NamedTuple):
-    """A layered MDP [section 2] with stochastic transitions: state l * WIDTH + i is the i-th of layer l."""
+    """A layered MDP [section 2] with random transitions: state l * WIDTH + i is i-th of layer l."""
 
     start: np.ndarray  # [WIDTH]
     reward: np.ndarray  # [STATES, ACTIONS]
@@ -59,7 +56,7 @@ def settings(**changes) -> config.ActorCritic:
 
 
 def exact_optimism(mdp: TinyMDP, log_pi, sigma2, log_tau):
-    """`J_{1,tau}^pi` of every state and its expectation at the start, by backward induction [e-kpi]."""
+    """Return the expectation of `J_{1,tau}^pi` at the start, and J of every state [e-kpi]."""
     tau = jnp.exp(log_tau)
     j = jnp.zeros(WIDTH)
     by_layer = []
@@ -77,7 +74,7 @@ def exact_optimism(mdp: TinyMDP, log_pi, sigma2, log_tau):
 
 
 def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
-    """All (probability, trajectory) of one episode under pi."""
+    """Yield (probability, trajectory) for all trajectories of one episode under pi."""
     for path in itertools.product(range(WIDTH), *([range(ACTIONS), range(WIDTH)] * LAYERS)):
         first, *rest = path
         obs, actions, probability = [first], [], mdp.start[first]
@@ -105,24 +102,27 @@ def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
 
 
 def with_values(head: heads.Head, params: Params, obs, features, wanted) -> Params:
-    """Parameters with which the critic's head tells what is wanted of every state: outputs are linear in a row, or in the last weights."""
-    dense, tables = params
-    own = "row" in tables["value"]
-    free = tables["value"]["row"] if own else dense["value"]["top"]
+    """Return parameters with which the critic's outputs are `wanted`.
 
-    def told(free):
+    Outputs are linear in a row of the table, or in the weights of the last layer.
+    """
+    dense, tables = params
+    has_rows = "row" in tables["value"]
+    free = tables["value"]["row"] if has_rows else dense["value"]["top"]
+
+    def value(free):
         changed = (
             (dense["value"], {"row": free})
-            if own
+            if has_rows
             else (dense["value"] | {"top": free}, tables["value"])
         )
         return head.apply(*changed, obs, features)[:, 0]
 
-    slope = jax.jacobian(told)(free).reshape(len(wanted), -1)
-    found, *_ = np.linalg.lstsq(slope, wanted - told(jnp.zeros_like(free)))
+    slope = jax.jacobian(value)(free).reshape(len(wanted), -1)
+    found, *_ = np.linalg.lstsq(slope, wanted - value(jnp.zeros_like(free)))
     free = jnp.asarray(found).reshape(free.shape)
-    np.testing.assert_allclose(told(free), wanted, atol=1e-11)
-    if own:
+    np.testing.assert_allclose(value(free), wanted, atol=1e-11)
+    if has_rows:
         return Params(dense, tables | {"value": {"row": free}})
     return Params(dense | {"value": dense["value"] | {"top": free}}, tables)
 
@@ -130,7 +130,10 @@ def with_values(head: heads.Head, params: Params, obs, features, wanted) -> Para
 def sampled_and_exact(
     seed: int, lam: float, exact_critic: bool, learner_settings: config.ActorCritic
 ):
-    """The expected gradient of the implemented loss, and autodiff of the exact objective; both in torso, policy and log tau."""
+    """Return the expected gradient of the loss, and the gradient of the exact objective.
+
+    Both are with respect to torso, policy and log tau.
+    """
     mdp, everywhere = draw(seed), jnp.arange(STATES)
     s = config.override(learner_settings, lam=lam)
     parts = make_parts(s, SPEC)
@@ -149,17 +152,17 @@ def sampled_and_exact(
         return exact_optimism(mdp, log_pi, sigma2, log_tau)[0]
 
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
-    heads = Params(dense["uncertainty"], tables["uncertainty"])
-    known = lambda action: parts.uncertainty.sigma2(
-        heads, memory.uncertainty, everywhere, features, jnp.full(STATES, action)
+    estimator = Params(dense["uncertainty"], tables["uncertainty"])
+    action_sigma2 = lambda action: parts.uncertainty.sigma2(
+        estimator, memory.uncertainty, everywhere, features, jnp.full(STATES, action)
     )
-    sigma2 = jnp.stack([known(action) for action in range(ACTIONS)], axis=-1)
+    sigma2 = jnp.stack([action_sigma2(action) for action in range(ACTIONS)], axis=-1)
     log_pi = np.asarray(
         jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere))
     )
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
-        if s.critic == "expected-bonus":  # its critic tells the rest
+        if s.critic == "expected-bonus":  # its critic predicts J without them
             j -= jnp.sum(
                 jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi),
                 axis=-1,
@@ -170,7 +173,7 @@ def sampled_and_exact(
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
     batch = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
 
-    def one(dense, tables, log_tau, t):
+    def loss(dense, tables, log_tau, t):
         rows = jax.tree.map(lambda table: table[t.obs], tables)
         undamped, running = (
             dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)),
@@ -180,10 +183,10 @@ def sampled_and_exact(
             s, parts, Params(dense, rows), log_tau, memory, t, undamped, running
         )[0]
 
-    gradients = jax.jit(jax.vmap(jax.grad(one, (0, 1, 2)), (None, None, None, 0)))(
+    gradients = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)), (None, None, None, 0)))(
         dense, tables, log_tau, batch
     )
-    # The loss is a mean over steps in units of tau; the objective is a sum, in the reward's units.
+    # The loss is a mean over steps, divided by tau; the objective is a sum.
     expected = jax.tree.map(
         lambda g: -LAYERS * jnp.exp(log_tau) * jnp.tensordot(jnp.array(probabilities), g, axes=1),
         gradients,

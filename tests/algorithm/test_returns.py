@@ -28,7 +28,7 @@ def draw(seed: int, steps: int = 23):
 
 
 def by_definition(value, reward, discount, rho, lam):
-    """`v_s - V_s = sum_t (prod_{s <= i < t} lam gamma_i rho_i) delta_t`, the double sum as it is written."""
+    """Return `v_s - V_s = sum_t (prod_{s <= i < t} lam gamma_i rho_i) delta_t` as a double sum."""
     steps = len(reward)
     delta = [rho[t] * (reward[t] + discount[t] * value[t + 1] - value[t]) for t in range(steps)]
     return np.array(
@@ -43,7 +43,7 @@ def by_definition(value, reward, discount, rho, lam):
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
-def test_vtrace_is_its_double_sum(float64, lam):
+def test_vtrace_equals_its_definition(float64, lam):
     for seed in range(20):
         inputs = draw(seed)
         np.testing.assert_allclose(
@@ -64,7 +64,7 @@ def test_targets_agree_with_rlax(float64, lam):
     )
 
 
-def test_td_lambda_is_the_case_rho_one(float64):
+def test_vtrace_with_rho_one_is_td_lambda(float64):
     value, reward, discount, _ = map(jnp.asarray, draw(3))
     error = returns.vtrace_errors(value, reward, discount, jnp.ones_like(reward), 0.8)
     np.testing.assert_allclose(
@@ -72,16 +72,18 @@ def test_td_lambda_is_the_case_rho_one(float64):
     )
 
 
-def test_entropy_of_later_steps_is_in_the_action_value_and_its_own_is_not(float64):
+def test_action_value_contains_the_entropy_of_later_steps_only(float64):
     value, reward, discount, _ = map(jnp.asarray, draw(5))
     rho, entropy = jnp.ones_like(reward), jnp.linspace(0.1, 0.7, len(reward))
-    given = lambda e: returns.vtrace_targets(value, reward, e, discount, rho, 1.0).action_value
-    influence = np.asarray(jax.jacobian(given)(entropy))  # [T, T]
+    action_value = lambda e: (
+        returns.vtrace_targets(value, reward, e, discount, rho, 1.0).action_value
+    )
+    influence = np.asarray(jax.jacobian(action_value)(entropy))  # [T, T]
     assert np.all(influence[np.tril_indices(len(reward))] == 0)
     assert influence[3, 4] == pytest.approx(float(discount[3]))
 
 
-def test_a_masked_step_neither_learns_nor_passes_anything_on(float64):
+def test_a_masked_step_has_no_error_and_cuts_the_trace(float64):
     value, reward, discount, rho = map(jnp.asarray, draw(11))
     rho = rho.at[9].set(0.0)
     before = returns.vtrace_errors(value, reward, discount, rho, 0.9)
@@ -92,16 +94,19 @@ def test_a_masked_step_neither_learns_nor_passes_anything_on(float64):
     np.testing.assert_array_equal(before[:9], after[:9])
 
 
-def retrace_by_definition(told, j, reward, discount, rho, lam):
-    """`sum_t (prod_{s < i <= t} gamma_(i-1) c_i) delta_t` with `c_i = lam rho_i` (Munos et al. 2016, eq. 3 and 4), as it is written."""
+def retrace_by_definition(predicted, j, reward, discount, rho, lam):
+    """Return `sum_t (prod_{s < i <= t} gamma_(i-1) c_i) delta_t` with `c_i = lam rho_i`.
+
+    Munos et al. 2016, eq. 3 and 4.
+    """
     steps = len(reward)
-    delta = [reward[t] + discount[t] * j[t + 1] - told[t] for t in range(steps)]
+    delta = [reward[t] + discount[t] * j[t + 1] - predicted[t] for t in range(steps)]
     trace = lambda s, t: np.prod([discount[i - 1] * lam * rho[i] for i in range(s + 1, t + 1)])
     return np.array([sum(trace(s, t) * delta[t] for t in range(s, steps)) for s in range(steps)])
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 0.95, 1.0])
-def test_retrace_is_its_double_sum(float64, lam):
+def test_retrace_equals_its_definition(float64, lam):
     """With masked steps, and with episodes that end inside."""
     for seed in range(20):
         j, reward, discount, rho = draw(seed)
@@ -120,11 +125,13 @@ def test_retrace_is_its_double_sum(float64, lam):
             )  # the one-step error
 
 
-def test_retrace_corrects_what_follows_an_action_and_not_the_action(float64):
+def test_retrace_corrects_later_actions_only(float64):
     j, reward, discount, rho = map(jnp.asarray, draw(4))
-    told = j[:-1] + 0.3
+    predicted = j[:-1] + 0.3
     influence = np.asarray(
-        jax.jacobian(lambda rho: returns.retrace_errors(told, j, reward, discount, rho, 0.9))(rho)
+        jax.jacobian(lambda rho: returns.retrace_errors(predicted, j, reward, discount, rho, 0.9))(
+            rho
+        )
     )  # [T, T]
     assert not np.diag(influence).any()
     assert np.any(influence[np.triu_indices(len(reward), 1)])

@@ -19,7 +19,7 @@ def payoff(attitude: risk.Risk, log_tau, log_pi_a=-0.5, advantage=0.7, sigma2=0.
     )
 
 
-def test_the_taus_of_the_paper(float64):
+def test_gradient_of_tau_is_that_of_the_paper(float64):
     gradient = jax.grad(lambda tau: payoff(risk.risk_seeking(), jnp.log(tau)))(jnp.asarray(0.4))
     assert float(gradient) == pytest.approx(
         0.6 - 0.3 / (2 * 0.4**2), abs=1e-14
@@ -30,11 +30,11 @@ def test_the_taus_of_the_paper(float64):
     "attitude",
     [risk.risk_neutral(0.01), risk.simple_optimism(1.0, 0.01), risk.frozen(risk.risk_seeking())],
 )
-def test_tau_stays_still_where_nothing_depends_on_it(attitude):
+def test_tau_has_no_gradient_unless_risk_seeking(attitude):
     assert float(jax.grad(lambda log_tau: payoff(attitude, log_tau))(jnp.asarray(-1.0))) == 0
 
 
-def test_frozen_pays_the_same():
+def test_frozen_has_the_same_payoff():
     log_tau = jnp.asarray(-1.0)
     assert float(payoff(risk.frozen(risk.risk_seeking()), log_tau)) == float(
         payoff(risk.risk_seeking(), log_tau)

@@ -1,6 +1,6 @@
-"""Networks: every image finds filters that fit, one of many is one alone, and a prior is as wide everywhere.
+"""Networks: filters fit every image, batches equal single inputs, priors have one scale everywhere.
 
-And what plain descent at a rate per visit needs: networks that say nothing at first, and whose tangent kernel is known.
+And the properties that a rate per visit needs: zero outputs and a known tangent kernel at first.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ FLAX = nn.Sequential(
 
 @pytest.mark.parametrize("space", [Box((84, 84, 4), is_bytes=True), Box((10, 10, 7))])
 def test_images_of_games(space):
-    """As they come, seen through the lens: bytes of 84 x 84 with the filters of DQN, a small board with those of MinAtar."""
+    """Normalised bytes of 84 x 84 with the filters of DQN, a small board with those of MinAtar."""
     normaliser = make_normaliser(
         config.ActorCritic(), Spec("game", space, Discrete(3), 1), config.NO_NORMALISATION
     )
@@ -61,7 +61,7 @@ def test_filters_fit_into_images_of_any_size():
     ],
     ids=["layers", "filters", "flax"],
 )
-def test_one_of_many_is_one_alone(net, shape):
+def test_a_batch_equals_single_observations(net, shape):
     params = jax.tree.map(jnp.asarray, net.init(np.random.default_rng(0)))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, *shape)).astype(np.float32))
     apply = jax.jit(net.apply)
@@ -77,28 +77,28 @@ def test_one_of_many_is_one_alone(net, shape):
 
 
 @pytest.mark.parametrize(("make", "shape"), [(layers.mlp, (4,)), (layers.conv_net, (6, 6, 1))])
-def test_a_random_network_is_as_wide_everywhere(make, shape):
-    """At an observation of zeros as at large ones; and what it says of opposite observations has nothing to do with one another."""
+def test_a_random_network_has_the_same_scale_everywhere(make, shape):
+    """At zero as at large observations; outputs at opposite observations are independent."""
     prior = heads.random_net(make(shape, (64,)), shape, 4000, scale=0.3)
     params = jax.tree.map(jnp.asarray, prior.init(np.random.default_rng(0)))
     one = np.random.default_rng(1).normal(size=shape).astype(np.float32)
-    told = {
-        unit: np.asarray(prior.apply(params, jnp.asarray(unit * one)))
-        for unit in (-1.0, 0.0, 1e-3, 1.0, 1e3)
+    outputs = {
+        factor: np.asarray(prior.apply(params, jnp.asarray(factor * one)))
+        for factor in (-1.0, 0.0, 1e-3, 1.0, 1e3)
     }
-    for each in told.values():
-        assert each.std() == pytest.approx(0.3, rel=0.06)
-    assert abs(np.corrcoef(told[-1.0], told[1.0])[0, 1]) < 0.5
+    for output in outputs.values():
+        assert output.std() == pytest.approx(0.3, rel=0.06)
+    assert abs(np.corrcoef(outputs[-1.0], outputs[1.0])[0, 1]) < 0.5
 
 
-@pytest.mark.parametrize("kind", ["mlp", "table"])
-def test_a_torso_of_ones_own_needs_arrays(kind):
-    network = config.ActorCritic(hidden=HIDDEN, torso=FLAX, network=kind)
+@pytest.mark.parametrize("network", ["mlp", "table"])
+def test_a_custom_torso_needs_array_observations(network):
+    settings = config.ActorCritic(hidden=HIDDEN, torso=FLAX, network=network)
     with pytest.raises(SettingsError, match="torso"):
-        make_networks(network, Discrete(4))
+        make_networks(settings, Discrete(4))
     with pytest.raises(SettingsError, match="tuples"):
-        make_networks(dataclasses.replace(network, torso=nn.Sequential([nn.Dense(2)])), Box((3,)))
-    assert make_networks(network, Box((6, 7, 2))).torso.width == 5
+        make_networks(dataclasses.replace(settings, torso=nn.Sequential([nn.Dense(2)])), Box((3,)))
+    assert make_networks(settings, Box((6, 7, 2))).torso.width == 5
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_patches_times_filters_are_a_convolution(side, stride, shape):
         jnp.asarray(rng.normal(size=(2, *shape))),
         jnp.asarray(rng.normal(size=(side, side, shape[-1], 5))),
     )
-    wanted = jax.lax.conv_general_dilated(
+    convolved = jax.lax.conv_general_dilated(
         images, filters, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
     np.testing.assert_allclose(
-        layers.patches(images, side, stride) @ filters.reshape(-1, 5), wanted, atol=1e-4
+        layers.patches(images, side, stride) @ filters.reshape(-1, 5), convolved, atol=1e-4
     )
 
 
@@ -127,34 +127,34 @@ OBSERVATIONS = {
 
 
 class Mirrored:
-    """A network, its first parameters, and what it says of one observation."""
+    """A mirrored network with its initial parameters."""
 
     def __init__(self, space, hidden, n_out, upper_share, seed=0, init_scale=1.0):
         self.head = heads.mirrored_mlp(space, hidden, n_out, upper_share, init_scale)
         self.params = jax.tree.map(jnp.asarray, self.head.init(np.random.default_rng(seed)))
 
-    def told(self, params: Params, obs):
-        rows = jax.tree.map(lambda table: table[obs], params.rows)  # of vectors there are none
+    def apply(self, params: Params, obs):
+        rows = jax.tree.map(lambda table: table[obs], params.rows)  # empty for vectors
         return self.head.apply(params.dense, rows, obs, jnp.zeros(0))
 
     def shares(self, obs) -> tuple[float, float]:
-        """The tangent kernel at an observation, a mean over outputs: of the first layer, and of those above it."""
+        """Return the tangent kernel of the first layer and of the others, mean over outputs."""
 
         @jax.jit
         def of_output(out):
-            slopes = jax.grad(lambda params: self.told(params, obs)[out])(self.params)
+            slopes = jax.grad(lambda params: self.apply(params, obs)[out])(self.params)
             squares = lambda tree: sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
             first = squares(slopes.rows) + squares(slopes.dense.get("first", ()))
             return first, squares(slopes) - first
 
-        first, upper = jax.lax.map(of_output, jnp.arange(self.told(self.params, obs).shape[-1]))
+        first, upper = jax.lax.map(of_output, jnp.arange(self.apply(self.params, obs).shape[-1]))
         return float(first.mean()), float(upper.mean())
 
 
 @pytest.mark.parametrize("observed", OBSERVATIONS)
 @pytest.mark.parametrize("hidden", [(16,), (WIDE, 6), (10, 8, 6)])
-def test_a_mirrored_network_says_nothing_at_first(observed, hidden):
-    """Units come in pairs that cancel to the last bit, so what is left is the rounding of their sum. A step away it says something."""
+def test_outputs_of_a_mirrored_network_are_zero_at_first(observed, hidden):
+    """Pairs of units cancel exactly, up to rounding of the sum; changed parameters give outputs."""
     space, obs = OBSERVATIONS[observed]
     net = Mirrored(space, hidden, 3, 0.1)
     first = net.params.rows.get("first", net.params.dense.get("first"))
@@ -164,10 +164,10 @@ def test_a_mirrored_network_says_nothing_at_first(observed, hidden):
             net.params.dense["top"] * jnp.repeat(jnp.array([1, -1]), hidden[-1] // 2)[:, None], 2
         )
     )
-    every = lambda params: np.abs(jax.vmap(lambda one: net.told(params, one))(obs)).max()
-    assert every(net.params) < 1e-6
+    largest = lambda params: np.abs(jax.vmap(lambda one: net.apply(params, one))(obs)).max()
+    assert largest(net.params) < 1e-6
     assert (
-        every(
+        largest(
             jax.tree.map(
                 lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), net.params
             )
@@ -195,18 +195,18 @@ def test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has
 @pytest.mark.parametrize("hidden", [(WIDE,), (WIDE, WIDE)], ids=["one layer", "two layers"])
 @pytest.mark.parametrize("rate", [0.03, 0.5])
 def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden, rate):
-    """As a table's row does. A mean over outputs, each of which takes its step alone, and observations; errors are of any size."""
+    """As in a table: for errors of any size, averaged over outputs (one step each) and inputs."""
     space, obs = OBSERVATIONS[observed]
     net = Mirrored(space, hidden, 16, 0.1)
 
     @jax.jit
     def corrected(one):
         def of_output(out, target):
-            loss = lambda params: 0.5 * jnp.square(net.told(params, one)[out] - target)
+            loss = lambda params: 0.5 * jnp.square(net.apply(params, one)[out] - target)
             after = jax.tree.map(
                 lambda x, slope: x - rate * slope, net.params, jax.grad(loss)(net.params)
             )
-            return net.told(after, one)[out] / target
+            return net.apply(after, one)[out] / target
 
         return jax.lax.map(lambda x: of_output(*x), (jnp.arange(16), jnp.geomspace(1e-3, 1.0, 16)))
 
@@ -214,12 +214,10 @@ def test_a_step_of_plain_descent_corrects_its_share_of_an_error(observed, hidden
 
 
 @pytest.mark.parametrize(("init_scale", "is_lazy"), [(1.0, False), (16.0, True)])
-def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large_initial_scale(
-    init_scale, is_lazy
-):
-    """Descent to an output of 20 at one of 25 integers, as a logit goes: the kernel is then as it was, or has doubled."""
+def test_the_tangent_kernel_changes_little_only_with_a_large_initial_scale(init_scale, is_lazy):
+    """Descend to an output of 20, as large as a logit, at one of 25 integer observations."""
     net = Mirrored(Discrete(25), (128,), 2, 0.1, init_scale=init_scale)
-    loss = lambda params: 0.5 * jnp.square(net.told(params, 3)[0] - 20.0)
+    loss = lambda params: 0.5 * jnp.square(net.apply(params, 3)[0] - 20.0)
     step = jax.jit(
         lambda params: jax.tree.map(
             lambda x, slope: x - 0.05 * slope, params, jax.grad(loss)(params)
@@ -227,19 +225,19 @@ def test_the_tangent_kernel_stays_where_outputs_have_moved_far_only_with_a_large
     )
 
     def kernel(params: Params) -> float:
-        slopes = jax.grad(lambda params: net.told(params, 3)[0])(params)
+        slopes = jax.grad(lambda params: net.apply(params, 3)[0])(params)
         return sum(float(jnp.sum(jnp.square(leaf))) for leaf in jax.tree.leaves(slopes))
 
     far = net.params
     for _ in range(200):
         far = step(far)
-    assert float(net.told(far, 3)[0]) == pytest.approx(20, rel=0.01)
+    assert float(net.apply(far, 3)[0]) == pytest.approx(20, rel=0.01)
     ratio = kernel(far) / kernel(net.params)
     assert ratio == pytest.approx(1, abs=0.1) if is_lazy else ratio > 1.5
 
 
 def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):
-    """`sqrt(n) one_hot` has, with its constant, a root mean square of 1 as it is; n of its n + 1 inputs are the table's."""
+    """`sqrt(n) one_hot` with a constant appended has a root mean square of 1 already."""
     n, hidden = 25, (12, 8)
     looked_up, dense = (
         Mirrored(Discrete(n), hidden, 3, 0.1, seed=3),
@@ -253,32 +251,32 @@ def test_a_looked_up_first_layer_is_a_dense_one_on_one_hot_vectors(float64):
     same = Params(
         stirred.dense | {"first": jnp.concatenate([table, jnp.zeros((1, hidden[0]))])}, {}
     )
-    told = jax.vmap(lambda obs: looked_up.told(stirred, obs))(jnp.arange(n))
+    outputs = jax.vmap(lambda obs: looked_up.apply(stirred, obs))(jnp.arange(n))
     np.testing.assert_allclose(
-        jax.vmap(lambda obs: dense.told(same, obs))(n**0.5 * jnp.eye(n)),
-        told,
+        jax.vmap(lambda obs: dense.apply(same, obs))(n**0.5 * jnp.eye(n)),
+        outputs,
         rtol=1e-12,
         atol=1e-13,
     )
-    assert np.abs(told).max() > 0.1
+    assert np.abs(outputs).max() > 0.1
 
 
-def test_units_that_come_in_pairs_have_even_numbers():
+def test_widths_of_mirrored_networks_must_be_even():
     with pytest.raises(SettingsError, match="even"):
         heads.mirrored_mlp(Discrete(4), (8, 7), 1, 0.1)
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])
-def test_all_that_is_on_the_sphere_has_one_length_and_keeps_its_own_as_an_angle(float64, n):
+def test_on_sphere_normalises_and_preserves_length_as_an_angle(float64, n):
     obs = jnp.asarray(np.random.default_rng(0).normal(size=(6, n)))
-    for unit in (0.0, 1e-6, 1.0, 1e6):
-        put = layers.on_sphere(unit * obs)
-        np.testing.assert_allclose(jnp.mean(jnp.square(put), axis=-1), 1, rtol=1e-12)
-        np.testing.assert_allclose(put[:, :-1], unit * obs * put[:, -1:], rtol=1e-12)
+    for factor in (0.0, 1e-6, 1.0, 1e6):
+        x = layers.on_sphere(factor * obs)
+        np.testing.assert_allclose(jnp.mean(jnp.square(x), axis=-1), 1, rtol=1e-12)
+        np.testing.assert_allclose(x[:, :-1], factor * obs * x[:, -1:], rtol=1e-12)
 
 
-def seen(obs: np.ndarray) -> jax.Array:
-    """Vectors [M, n] as a network sees them, once each of them was met."""
+def normalised(obs: np.ndarray) -> jax.Array:
+    """Return vectors [M, n], normalised with the statistics of themselves."""
     normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
     ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
     t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
@@ -286,38 +284,38 @@ def seen(obs: np.ndarray) -> jax.Array:
 
 
 RNG = np.random.default_rng(5)
-SHOWN = {
+INPUTS = {
     "25 integers": (Discrete(25), jnp.arange(25)),
     "400 integers": (Discrete(400), jnp.arange(400)),
-    "one-hot of 25": (Box((25,)), seen(np.eye(25))),
-    "one-hot of 400": (Box((400,)), seen(np.eye(400))),
-    "sparse": (Box((100,)), seen((RNG.random((300, 100)) < 0.05).astype(float))),
-    "normal": (Box((100,)), seen(RNG.normal(3.0, 7.0, (300, 100)))),
+    "one-hot of 25": (Box((25,)), normalised(np.eye(25))),
+    "one-hot of 400": (Box((400,)), normalised(np.eye(400))),
+    "sparse": (Box((100,)), normalised((RNG.random((300, 100)) < 0.05).astype(float))),
+    "normal": (Box((100,)), normalised(RNG.normal(3.0, 7.0, (300, 100)))),
 }
 
 
-def correlation(told: np.ndarray) -> float:
-    """The mean absolute correlation over outputs between distinct states [S, outputs]."""
-    return np.abs(np.corrcoef(told)[np.triu_indices(len(told), 1)]).mean()
+def correlation(outputs: np.ndarray) -> float:
+    """Return the mean absolute correlation between distinct states, given [S, outputs]."""
+    return np.abs(np.corrcoef(outputs)[np.triu_indices(len(outputs), 1)]).mean()
 
 
-@pytest.mark.parametrize("shown", SHOWN)
+@pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_random_features_are_as_wide_everywhere_and_tell_states_apart(shown, seed):
-    """Over 2,000 outputs, which are as many draws: a standard deviation's own is 1.6 per cent."""
-    space, obs = SHOWN[shown]
+def test_random_features_have_one_scale_and_tell_states_apart(name, seed):
+    """2,000 outputs are as many draws: their standard deviation has an error of 1.6 per cent."""
+    space, obs = INPUTS[name]
     prior = heads.random_features(space, 256, 2000, scale=0.3)
-    told = np.asarray(prior.apply(prior.init(np.random.default_rng(seed)), obs[:40]))
-    np.testing.assert_allclose(told.std(axis=1), 0.3, rtol=0.08)
-    assert correlation(told) < 0.15
+    outputs = np.asarray(prior.apply(prior.init(np.random.default_rng(seed)), obs[:40]))
+    np.testing.assert_allclose(outputs.std(axis=1), 0.3, rtol=0.08)
+    assert correlation(outputs) < 0.15
 
 
 @pytest.mark.parametrize("n", [25, 400])
 def test_a_random_network_on_raw_one_hot_vectors_tells_no_state_from_another(n):
-    """Which is why random features are not one: its biases are all that it sees."""
+    """Its biases dominate. This is why `random_features` has none."""
     prior = heads.random_net(layers.mlp((n,), (256,)), (n,), 2000, scale=0.3)
-    told = np.asarray(prior.apply(prior.init(np.random.default_rng(0)), jnp.eye(n)[:40]))
-    assert correlation(told) > 0.9
+    outputs = np.asarray(prior.apply(prior.init(np.random.default_rng(0)), jnp.eye(n)[:40]))
+    assert correlation(outputs) > 0.9
 
 
 def test_a_scaled_gradient_leaves_the_value_as_it_is(float64):
@@ -328,7 +326,7 @@ def test_a_scaled_gradient_leaves_the_value_as_it_is(float64):
 
 
 def test_features_of_opposite_observations_are_independent():
-    """A tanh network without biases would be odd: what is learned of an observation would hold, negated, of its opposite."""
+    """A tanh network without biases would be odd: its features would only change sign."""
     net = layers.mlp((5,), (4096,))
     params = net.init(np.random.default_rng(0))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=5), jnp.float32)

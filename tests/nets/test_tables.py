@@ -1,4 +1,4 @@
-"""A sparse step is the dense step, restricted to where it does something."""
+"""A sparse update equals the dense update at the rows that it changes."""
 
 import functools
 
@@ -32,7 +32,7 @@ def batches(rows_in_batch: int, steps: int = 30):
     "rows_in_batch", [1, 17, table_store.EQUALITY_LIMIT + 40]
 )  # below and above the sort
 @pytest.mark.parametrize("b2", [0.9, 0.999])
-def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, rows_in_batch):
+def test_without_momentum_sparse_updates_equal_dense_updates(float64, b2, rows_in_batch):
     rule, dense_rule = table_store.row_adam(0.05, b1=0.0, b2=b2), optax.adam(0.05, b1=0.0, b2=b2)
     store = table_store.make_store({"a": rule, "b": {"c": rule}}, WIDTHS)
     dense = jax.tree.map(jnp.asarray, draw_tables(1))
@@ -40,10 +40,10 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
 
     @jax.jit
     def both(data, time, dense, dense_state, index, gradients):
-        whole = jax.tree.map(
+        dense_gradients = jax.tree.map(
             lambda table, part: jnp.zeros_like(table).at[index].add(part), dense, gradients
         )
-        step, dense_state = dense_rule.update(whole, dense_state)
+        step, dense_state = dense_rule.update(dense_gradients, dense_state)
         return (
             store.update(data, time, index, gradients),
             optax.apply_updates(dense, step),
@@ -54,42 +54,41 @@ def test_sparse_steps_are_dense_steps_where_there_is_no_momentum(float64, b2, ro
         data, dense, dense_state = both(
             data, jnp.asarray(time), dense, dense_state, jnp.asarray(index), gradients
         )
-    for sparse, whole, first in zip(
+    for sparse, full, first in zip(
         *map(jax.tree.leaves, (store.unpack(data), dense, draw_tables(1))), strict=True
     ):
-        np.testing.assert_allclose(sparse, whole, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(sparse, full, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(sparse[STATES // 2 :], first[STATES // 2 :])
         assert np.abs(np.asarray(sparse) - first).max() > 0
 
 
-def test_momentum_does_not_move_rows_that_nobody_looks_at(float64):
+def test_momentum_does_not_move_rows_between_updates(float64):
     store = table_store.make_store(table_store.row_adam(0.1, b1=0.9), 2)
     data = jnp.asarray(store.pack(np.ones((STATES, 2))))
-    look = lambda row, gradient, time: store.update(
+    update = lambda row, gradient, time: store.update(
         data, jnp.asarray(time), jnp.array([row]), jnp.full((1, 2), gradient)
     )
-    data = look(3, 1.0, 1)
+    data = update(3, 1.0, 1)
     moved = np.asarray(store.unpack(data)[3])
     for time in range(2, 7):
-        data = look(7, 1.0, time)
+        data = update(7, 1.0, time)
     np.testing.assert_array_equal(store.unpack(data)[3], moved)
-    data = look(3, 0.0, 7)
-    np.testing.assert_allclose(
-        data[3, 2:4], 0.1 * 0.9**6, atol=1e-12
-    )  # the first moment: six steps since, decayed at once
+    data = update(3, 0.0, 7)
+    # The first moment, decayed by six steps at once.
+    np.testing.assert_allclose(data[3, 2:4], 0.1 * 0.9**6, atol=1e-12)
 
 
-def test_a_clock_that_begins_again_forgets_no_step():
-    """Single precision counts as far as the clock goes; a run may go further."""
+def test_a_clock_that_restarts_loses_no_step():
+    """A run may be longer than single precision counts, which is as far as the clock goes."""
     store = table_store.make_store(table_store.row_adam(0.1, b1=0.5), 1)
     data = jnp.asarray(store.pack(np.ones((STATES, 1), np.float32)))
-    look = lambda data, time: store.update(
+    update = lambda data, time: store.update(
         data, jnp.asarray(time), jnp.array([3]), jnp.zeros((1, 1))
     )
-    data = look(data, table_store.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
+    data = update(data, table_store.CLOCK - 2).at[3, 1].set(1.0)  # the first moment
     for time in (table_store.CLOCK + 1, table_store.CLOCK + 2, 2 * table_store.CLOCK + 4):
         before, idle = data[3, 1], store.look_up_moments(data, jnp.asarray(time), jnp.array([3]))[2]
-        data = look(data, time)
+        data = update(data, time)
         assert data[3, 1] == before * 0.5 ** int(idle[0, 0])
     assert [
         int(
@@ -101,7 +100,7 @@ def test_a_clock_that_begins_again_forgets_no_step():
     ] == [0, 1, 5]
 
 
-def test_what_is_recalled_is_what_was_kept(float64):
+def test_look_up_moments_returns_what_update_stored(float64):
     store, tables = (
         table_store.make_store(
             {"a": table_store.row_adam(0.1), "b": {"c": table_store.per_visit(0.1, 1)}}, WIDTHS
@@ -112,14 +111,14 @@ def test_what_is_recalled_is_what_was_kept(float64):
     ones = jax.tree.map(lambda width: jnp.ones((3, width)), WIDTHS)
     data = store.update(data, jnp.asarray(1), index, ones)
     found, (first, second), idle = store.look_up_moments(data, jnp.asarray(8), jnp.array([5, 3, 0]))
-    for recalled, whole in zip(*map(jax.tree.leaves, (found, store.unpack(data))), strict=True):
-        np.testing.assert_array_equal(recalled, whole[jnp.array([5, 3, 0])])
-    np.testing.assert_allclose(first[:, 0], [0.2, 0.1, 0])  # row 5 stood there twice
+    for rows, table in zip(*map(jax.tree.leaves, (found, store.unpack(data))), strict=True):
+        np.testing.assert_array_equal(rows, table[jnp.array([5, 3, 0])])
+    np.testing.assert_allclose(first[:, 0], [0.2, 0.1, 0])  # row 5 is in the batch twice
     np.testing.assert_allclose(second[:, 0], [0.004, 0.001, 0])
     np.testing.assert_array_equal(idle[:, 0], [7, 7, 8])
 
 
-def test_packing_loses_nothing():
+def test_pack_and_unpack_are_inverse():
     rules = {"a": table_store.row_adam(0.1), "b": {"c": table_store.per_visit(0.1, 1)}}
     store, tables = table_store.make_store(rules, WIDTHS), draw_tables(0)
     data = jnp.asarray(store.pack(tables))
@@ -139,9 +138,7 @@ def test_packing_loses_nothing():
     st.integers(0, 2**31 - 1),
 )
 def test_duplicates_are_summed_for_every_occurrence(index, seed):
-    index = index + [index[-1]] * (
-        -len(index) % 79
-    )  # few lengths, so that few programs are compiled
+    index = index + [index[-1]] * (-len(index) % 79)  # few lengths, so that few are compiled
     gradient = np.random.default_rng(seed).integers(-8, 8, (len(index), 2)).astype(np.float32)
     total = np.zeros((10, 2), np.float32)
     np.add.at(total, index, gradient)
@@ -150,7 +147,7 @@ def test_duplicates_are_summed_for_every_occurrence(index, seed):
     )
 
 
-def test_a_visit_corrects_its_share_of_a_squared_error(float64):
+def test_one_visit_corrects_the_share_rate_of_an_error(float64):
     rate, steps, target = 0.2, 5, 3.0
     store = table_store.make_store(table_store.per_visit(rate, steps), 1)
     data, index = jnp.asarray(store.pack(np.zeros((STATES, 1)))), jnp.array([4, 8, 8, 8, 1])
@@ -170,7 +167,7 @@ def test_no_number_of_visits_overshoots(rate, visits):
 
 @functools.partial(jax.jit, static_argnums=1)
 def corrected(rate, visits):
-    """Where a row at zero is after that many visits, in one batch, with an error of one."""
+    """Return a row, zero at first, after so many visits in one batch with an error of one."""
     store = table_store.make_store(table_store.per_visit(rate, visits), 1)
     data, index = (
         jnp.asarray(store.pack(np.zeros((2, 1), np.float32))),

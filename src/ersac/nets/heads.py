@@ -1,4 +1,8 @@
-"""Torsos, heads and fixed random priors."""
+"""Torsos (observation to features), heads (features to outputs) and fixed random priors.
+
+With integer observations the input layer is a table: `one_hot(i) @ w` is row i of w, so it is
+looked up and never multiplied. See tables.py.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -13,31 +17,33 @@ from ersac.envs.base import Discrete, Space
 from ersac.nets.layers import Net, add_bias, flatten_obs, linear, normal, on_sphere, sphere_size
 from ersac.types import Array, Params, Rng, Tree
 
-FEW_ENTRIES = 10  # of an observation, up to which a prior has to be bent to be rich enough
-
-
-CONSTANT_FEATURE = 1e-6  # a feature of random networks: negligible beside any that does not vanish
+FEW_ENTRIES = 10  # inputs up to which `random_features` needs its full nonlinearity
+CONSTANT_FEATURE = 1e-6  # of random networks: negligible unless all other features are zero
 
 
 class Torso(NamedTuple):
-    """Observation to features. `rows` are what `rows.gather` found for the observations: empty unless these are integers."""
+    """A network from observations to features.
+
+    `apply` takes the rows of its tables that were looked up for the observations: empty unless
+    observations are integers.
+    """
 
     init: Callable[[Rng], Params]
     apply: Callable[[Tree, Tree, Array], Array]  # dense, rows, obs -> features [..., width]
     width: int
-    rows: dict[str, int]  # the tables it has, by name, and their widths
+    rows: dict[str, int]  # the width of each table, by name
 
 
 class Head(NamedTuple):
-    """Features to outputs; with rows of its own where observations are integers."""
+    """A network from features, or from the observation itself, to outputs."""
 
     init: Callable[[Rng], Params]
     apply: Callable[[Tree, Tree, Array, Array], Array]  # dense, rows, obs, features -> [..., n_out]
-    rows: dict[str, int]  # the tables it has, by name, and their widths
+    rows: dict[str, int]  # the width of each table, by name
 
 
 def row_torso(n_states: int, hidden: Sequence[int], row_scale: float) -> Torso:
-    """A ReLU network on integer observations: `one_hot(i) @ w` is row i of w, so it is looked up and never multiplied."""
+    """Return a ReLU network on integer observations; its first layer is a table."""
     layers = [linear(n_in, n_out, gain=2**0.5) for n_in, n_out in itertools.pairwise(hidden)]
 
     def init(rng: Rng) -> Params:
@@ -53,63 +59,74 @@ def row_torso(n_states: int, hidden: Sequence[int], row_scale: float) -> Torso:
             x = jax.nn.relu(net.apply(params, x))
         return x
 
-    return Torso(init, apply, hidden[-1], {"first": hidden[0]})
-
-
-def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
-    """A linear head with a linear skip from the one-hot observation: `features w + b + row`.
-
-    The row lets an output move at one state without moving it at all others, at a pace per visit that is known
-    exactly; the features carry what states have in common.
-    """
-    net = linear(width, n_out, gain)
-    return Head(
-        lambda rng: Params(net.init(rng), {"row": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, obs, features: net.apply(dense, features) + rows["row"],
-        {"row": n_out},
-    )
-
-
-def table_head(n_states: int, n_out: int) -> Head:
-    """A head that is nothing but rows: what it says of one state is independent of what it says of another."""
-    return Head(
-        lambda rng: Params({}, {"row": np.zeros((n_states, n_out), np.float32)}),
-        lambda dense, rows, obs, features: rows["row"],
-        {"row": n_out},
-    )
+    return Torso(init, apply, width=hidden[-1], rows={"first": hidden[0]})
 
 
 def dense_torso(net: Net, shape: tuple[int, ...]) -> Torso:
-    """A network on observations that are no integers; it has no rows."""
+    """Return a network on arrays [..., *shape] as a torso without tables."""
     width = jax.eval_shape(
         lambda obs: net.apply(net.init(np.random.default_rng(0)), obs), jnp.zeros(shape)
     ).shape[-1]
     return Torso(
-        lambda rng: Params(net.init(rng), {}),
-        lambda dense, rows, obs: net.apply(dense, obs),
-        width,
-        {},
+        init=lambda rng: Params(net.init(rng), {}),
+        apply=lambda dense, rows, obs: net.apply(dense, obs),
+        width=width,
+        rows={},
+    )
+
+
+def no_torso() -> Torso:
+    """Return a torso without features, for heads that are complete networks."""
+    return Torso(
+        init=lambda rng: Params({}, {}),
+        apply=lambda dense, rows, obs: jnp.zeros((*obs.shape[:1], 0)),
+        width=0,
+        rows={},
+    )
+
+
+def row_head(n_states: int, width: int, n_out: int, gain: float) -> Head:
+    """Return `features w + b + row`: a linear head with a skip connection from the one-hot input.
+
+    The row changes the outputs of one state and no other, at an exactly known rate per visit. The
+    features carry what states have in common.
+    """
+    net = linear(width, n_out, gain)
+    return Head(
+        init=lambda rng: Params(net.init(rng), {"row": np.zeros((n_states, n_out), np.float32)}),
+        apply=lambda dense, rows, obs, features: net.apply(dense, features) + rows["row"],
+        rows={"row": n_out},
+    )
+
+
+def table_head(n_states: int, n_out: int) -> Head:
+    """Return a table, zero at first: no two states share a parameter."""
+    return Head(
+        init=lambda rng: Params({}, {"row": np.zeros((n_states, n_out), np.float32)}),
+        apply=lambda dense, rows, obs, features: rows["row"],
+        rows={"row": n_out},
     )
 
 
 def linear_head(width: int, n_out: int, gain: float) -> Head:
-    """A linear head, without rows."""
+    """Return a linear head without tables."""
     net = linear(width, n_out, gain)
     return Head(
-        lambda rng: Params(net.init(rng), {}),
-        lambda dense, rows, obs, features: net.apply(dense, features),
-        {},
+        init=lambda rng: Params(net.init(rng), {}),
+        apply=lambda dense, rows, obs, features: net.apply(dense, features),
+        rows={},
     )
 
 
 def separate_head(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
-    """A linear head on a torso of its own: nobody has to weigh its loss against another's."""
-    torso = dense_torso(net, shape)
-    top = linear(torso.width, n_out, gain)
+    """Return a linear head on its own torso, whose loss needs no weight against another's."""
+    top = linear(dense_torso(net, shape).width, n_out, gain)
     return Head(
-        lambda rng: Params({"torso": net.init(rng), "top": top.init(rng)}, {}),
-        lambda dense, rows, obs, features: top.apply(dense["top"], net.apply(dense["torso"], obs)),
-        {},
+        init=lambda rng: Params({"torso": net.init(rng), "top": top.init(rng)}, {}),
+        apply=lambda dense, rows, obs, features: top.apply(
+            dense["top"], net.apply(dense["torso"], obs)
+        ),
+        rows={},
     )
 
 
@@ -120,41 +137,47 @@ def mirrored_mlp(
     upper_share: float | Array,
     init_scale: float = 1.0,
 ) -> Head:
-    """A ReLU network for plain descent at a rate per visit: at the start outputs are 0, and the tangent kernel of an output is 1.
+    """Return a ReLU network whose outputs are 0 and whose tangent kernel is 1 at initialisation.
 
-    A step of `rate` times an error corrects that share of it, as a table's row does, and moves another observation by the kernel between
-    the two. Of the kernel the first layer has `1 - upper_share`, which one-hot observations do not share, and the layers above it
-    `upper_share`, by a scale on the weights of each. Units come in pairs of equal weights below and opposite weights above: that makes
-    outputs zero while gradients are whole.
-    init_scale: of all weights, with outputs divided by it: the kernel is the same, and stays so until outputs have moved by about
-    `init_scale` times the root of the width (lazy training, Chizat et al. 2019).
-    Of integers the first layer is a table, since `one_hot(i) @ w` is row i of w; vectors are put `on_sphere`.
+    The tangent kernel of an output is the squared norm of its gradient. A step of gradient descent
+    with rate `rate` therefore corrects the share `rate` of an error, as in a table, and changes the
+    output at another observation by the kernel between the two.
+
+    Units come in pairs with equal incoming and opposite outgoing weights, so that outputs cancel
+    while gradients do not. With integer observations the first layer is a table; vectors are
+    normalised by `on_sphere`.
+
+    upper_share: share of the kernel that belongs to the layers above the first. One-hot
+        observations do not interact through the first layer, only through those above it.
+    init_scale: factor of all initial weights, by which outputs are divided. The kernel is the same,
+        and stays near its initial value until outputs have changed by about init_scale times the
+        square root of the width (lazy training, Chizat et al. 2019).
     """
     if any(width % 2 for width in hidden):
         raise SettingsError(
-            f"--hidden and --estimator-hidden must be even, since units come in pairs, not {tuple(hidden)}"
+            "--hidden and --estimator-hidden must be even, since units come in pairs,"
+            f" not {tuple(hidden)}"
         )
-    # With these gains pre-activations have variance 1 and their gradients a squared norm of 1/2 in every layer, at infinite width.
+    # With these factors, at infinite width, pre-activations have variance 1 and their gradients a
+    # squared norm of 1/2 in every layer.
     looked_up, n_in = isinstance(inputs, Discrete), sphere_size(inputs)
-    upper = upper_share / len(hidden)  # of the kernel, in each layer above the first
-    first_scale, inner_scale, top_scale = (
-        (2 * (1 - upper_share)) ** 0.5,
-        upper**0.5,
-        (2 * upper) ** 0.5,
-    )
+    layer_share = upper_share / len(hidden)  # of the kernel, for each layer above the first
+    first_scale = (2 * (1 - upper_share)) ** 0.5
+    inner_scale, top_scale = layer_share**0.5, (2 * layer_share) ** 0.5
 
     def init(rng: Rng) -> Params:
-        half = lambda n_above, n_below, scale: normal(rng, (n_above, n_below), init_scale / scale)
-        first = np.tile(half(n_in, hidden[0] // 2, first_scale), 2)
+        """Draw one unit of each pair, then mirror it."""
+        draw = lambda n_rows, n_columns, scale: normal(rng, (n_rows, n_columns), init_scale / scale)
+        first = np.tile(draw(n_in, hidden[0] // 2, first_scale), 2)
         inner = [
-            np.kron(np.eye(2, dtype=np.float32), half(m // 2, n // 2, inner_scale))
+            np.kron(np.eye(2, dtype=np.float32), draw(m // 2, n // 2, inner_scale))
             for m, n in itertools.pairwise(hidden)
         ]
-        top = half(hidden[-1] // 2, n_out, top_scale)
+        top = draw(hidden[-1] // 2, n_out, top_scale)
         dense = {"inner": inner, "top": np.concatenate([top, -top])}
-        return (
-            Params(dense, {"first": first}) if looked_up else Params(dense | {"first": first}, {})
-        )
+        if looked_up:
+            return Params(dense, {"first": first})
+        return Params(dense | {"first": first}, {})
 
     def apply(dense: Tree, rows: Tree, obs: Array, features: Array) -> Array:
         first = (
@@ -167,43 +190,31 @@ def mirrored_mlp(
             x = jax.nn.relu(inner_scale * 2 / (init_scale * len(weights) ** 0.5) * (x @ weights))
         return top_scale / (init_scale * hidden[-1] ** 0.5) * (x @ dense["top"])
 
-    return Head(init, apply, {"first": hidden[0]} if looked_up else {})
-
-
-def no_torso() -> Torso:
-    """No features: where every head has a network of its own."""
-    return Torso(
-        lambda rng: Params({}, {}), lambda dense, rows, obs: jnp.zeros((*obs.shape[:1], 0)), 0, {}
-    )
+    return Head(init, apply, rows={"first": hidden[0]} if looked_up else {})
 
 
 def random_features(inputs: Space, width: int, n_out: int, scale: float) -> Net:
-    """A fixed tanh network with outputs of that standard deviation at every observation: a prior.
+    """Return a fixed random tanh network whose outputs have standard deviation `scale`: a prior.
 
-    Without biases it is odd, so outputs at orthogonal observations are independent but for the width. Where there are many entries it is
-    all but linear, which is rich enough then: what is learned with some values of entries that do not matter holds with others. On
-    integers it is a function of few inputs, and evaluated once, at all of them: a table [n, n_out].
+    It has no biases, so it is an odd function, and its outputs at orthogonal observations are
+    independent up to finite width. With many inputs it is nearly linear: what is learned at some
+    values of irrelevant inputs then holds at others. With integer observations it is evaluated once
+    at all of them, as a table [n, n_out].
     """
     n_in = sphere_size(inputs)
-    bend = min(1.0, (FEW_ENTRIES / n_in) ** 0.5)  # standard deviation of what goes into tanh
+    gain = min(1.0, (FEW_ENTRIES / n_in) ** 0.5)  # standard deviation of the inputs of tanh
 
     def init(rng: Rng) -> Tree:
         first, top = normal(rng, (n_in, width), 1.0), normal(rng, (width, n_out), scale)
-        return (
-            _unit_length(np.tanh(first)) @ top
-            if isinstance(inputs, Discrete)
-            else {"first": first, "top": top}
-        )
+        if isinstance(inputs, Discrete):
+            return _unit_length(np.tanh(first)) @ top
+        return {"first": first, "top": top}
 
     def apply(params: Tree, obs: Array) -> Array:
         if isinstance(inputs, Discrete):
             return params[obs]
-        return (
-            _unit_length(
-                jnp.tanh(on_sphere(flatten_obs(obs, inputs)) @ params["first"] * (bend / n_in**0.5))
-            )
-            @ params["top"]
-        )
+        x = on_sphere(flatten_obs(obs, inputs)) @ params["first"] * (gain / n_in**0.5)
+        return _unit_length(jnp.tanh(x)) @ params["top"]
 
     return Net(init, apply)
 
@@ -213,34 +224,35 @@ def _unit_length(features: Any) -> Any:
 
 
 def random_table(n_states: int, n_out: int, scale: float) -> Net:
-    """A fixed table of independent normal draws: a prior for integers."""
+    """Return a fixed table of independent normal numbers: a prior for integer observations."""
     return Net(lambda rng: normal(rng, (n_states, n_out), scale), lambda table, obs: table[obs])
 
 
 def random_net(net: Net, shape: tuple[int, ...], n_out: int, scale: float) -> Net:
-    """A fixed network whose outputs have that standard deviation at every observation: a prior for everything else.
+    """Return a fixed random network whose outputs have standard deviation `scale`: a prior.
 
-    Its features are brought to unit length, so that no observation has a wider prior because its numbers are large. One more feature,
-    a small constant, is all that is left where the others vanish: at an observation of zeros.
+    Features are normalised to unit length, so that observations with large entries do not have a
+    wider prior. A small constant feature is added for observations at which all others are zero.
     """
     width = dense_torso(net, shape).width
 
+    def init(rng: Rng) -> Tree:
+        return {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}
+
     def apply(params: Tree, obs: Array) -> Array:
         features = net.apply(params["net"], obs)
-        features = jnp.concatenate(
-            [features, jnp.full_like(features[..., :1], CONSTANT_FEATURE)], axis=-1
-        )
+        constant = jnp.full_like(features[..., :1], CONSTANT_FEATURE)
+        features = jnp.concatenate([features, constant], axis=-1)
         return (features / jnp.linalg.norm(features, axis=-1, keepdims=True)) @ params["top"]
 
-    return Net(
-        lambda rng: {"net": net.init(rng), "top": normal(rng, (width + 1, n_out), scale)}, apply
-    )
+    return Net(init, apply)
 
 
 def limit_logit_gap(logits: Array, limit: float | Array) -> Array:
-    """Logits below the largest one, none by more than `limit`; backwards as if there were no limit.
+    """Subtract the largest logit, and raise the others to at least `-limit`.
 
-    A sampled gradient shrinks with the probability of its action. Without a limit an action that was given up too soon stays given up.
+    The backward pass ignores the limit. The sampled policy gradient shrinks with the probability of
+    an action: without a limit, an action that became unlikely too soon would stay unlikely.
     """
-    below = logits - jnp.max(logits, axis=-1, keepdims=True)
-    return below + jax.lax.stop_gradient(jnp.maximum(below, -limit) - below)
+    gap = logits - jnp.max(logits, axis=-1, keepdims=True)
+    return gap + jax.lax.stop_gradient(jnp.maximum(gap, -limit) - gap)

@@ -1,16 +1,16 @@
-"""Tables whose untouched rows cost nothing.
+"""Tables with sparse optimisers: an update reads and writes only the rows that were looked up.
 
-A one-hot observation times a matrix is a row of it. So observations stay integers, a loss is differentiated with
-respect to the rows that were looked up, and an optimiser moves those rows only: what is not looked up is not read,
-not written and not copied, and a step costs the same at depth 25 and at depth 250.
+A one-hot observation times a matrix is a row of the matrix. So observations stay integers, the loss
+is differentiated with respect to the rows that were looked up, and an optimiser changes only those
+rows. An update costs the same at depth 25 and at depth 250.
 
-All that a state has of its own stands in one row of one array: its parameters in every table, then what their optimisers
-keep, then when it was last touched. One gather reads it and one scatter writes it, in that order, so XLA has no reason to
-copy the array in between (with an array for each of these, it did).
+All rows of a state are one row of a single array: its parameters in every table, then the moments
+of their optimisers, then the time of its last update. One gather reads it and one scatter writes
+it, so XLA has no reason to copy the array in between; with one array per table it did.
 
-Moments of rows that were left alone decay lazily, by the number of steps since the row was last touched. Without
-momentum that is exactly the dense optimiser (a dense step leaves such rows where they are); with momentum it differs in
-one thing: a row does not drift on while nobody looks at it.
+The moments of a row decay lazily, by the number of steps since its last update. Without momentum
+this is exactly the dense optimiser, which does not change rows with zero gradient. With momentum
+there is one difference: a row does not move between its updates.
 """
 
 import itertools
@@ -23,46 +23,47 @@ from jax import numpy as jnp
 
 from ersac.types import Array, Tree
 
-EQUALITY_LIMIT = 128  # rows; below it an [M, M] product is faster than a sort
-CLOCK = 2**24  # steps after which a row's clock begins again: as far as single precision counts
+EQUALITY_LIMIT = 128  # rows in a batch up to which an [M, M] product is faster than a sort
+CLOCK = 2**24  # steps after which the clock of a row restarts: single precision counts no further
 
 
 class RowInfo(NamedTuple):
-    """What an optimiser may know of the rows it moves, besides their gradient."""
+    """What an optimiser is given about the rows of a batch, besides their gradients."""
 
-    idle: Array  # [M, 1]         steps since the row was last touched
-    occurrences: Array  # [M, 1]  how often the row stands in this batch
-    time: Array  # []             steps taken, this one included; a whole number
+    idle: Array  # [M, 1]         steps since the last update of the row
+    occurrences: Array  # [M, 1]  how often the row is in the batch
+    time: Array  # []             number of this step, from 1; an integer
 
 
 class Rule(NamedTuple):
-    """An optimiser for rows [M, n]: how many moments of that shape it keeps, and the step it takes."""
+    """An optimiser for rows [M, n]."""
 
-    moments: int
-    step: Callable[
-        [list[Array], Array, RowInfo], tuple[Array, list[Array]]
-    ]  # (moments, gradient, info) -> (step, moments)
+    moments: int  # arrays of the shape of the rows that it stores
+    # moments, gradient, info -> (step, moments)
+    step: Callable[[list[Array], Array, RowInfo], tuple[Array, list[Array]]]
 
 
 class Store(NamedTuple):
-    """Tables that are looked up by the same index, and their optimisers, in one array [S, W]."""
+    """Tables that share an index, and the state of their optimisers, in one array `data` [S, W]."""
 
-    pack: Callable[[Tree], np.ndarray]  # tables, each [S, n] -> the array, before the first step
-    unpack: Callable[[Array], Tree]  # the array -> its tables
-    look_up: Callable[[Array, Array], Tree]  # the array, index [...] -> rows, each [..., n]
-    look_up_moments: Callable[
-        [Array, Array, Array], tuple[Tree, list[Array], Array]
-    ]  # the array, time, index -> rows, all moments, idle [..., 1]
-    update: Callable[
-        [Array, Array, Array, Tree], Array
-    ]  # the array, time, index [...], gradients [..., n] -> the array
+    # tables, each [S, n] -> data before the first step
+    pack: Callable[[Tree], np.ndarray]
+    # data -> tables
+    unpack: Callable[[Array], Tree]
+    # data, index [...] -> rows, each [..., n]
+    look_up: Callable[[Array, Array], Tree]
+    # data, time, index [...] -> (rows, moments of all tables, steps since the last update [..., 1])
+    look_up_moments: Callable[[Array, Array, Array], tuple[Tree, list[Array], Array]]
+    # data, time, index [...], gradients of the rows [..., n] -> data
+    update: Callable[[Array, Array, Array, Tree], Array]
 
 
 def per_visit(rate: float | Array, steps: int) -> Rule:
-    """Descent at a known rate per visit, for a loss that is a mean over `steps` steps.
+    """Return gradient descent with a known rate per visit, for a loss that is a mean over `steps`.
 
-    On a squared error, one visit corrects the share `rate` of it. A row that stands m times in the batch corrects
-    m rate / (1 + (m - 1) rate) of its mean error: below one whatever m is, where the plain sum would overshoot.
+    With a squared error, one visit corrects the share `rate` of the error. A row that occurs m
+    times in the batch corrects m rate / (1 + (m - 1) rate) of its mean error: never more than all
+    of it, whereas the sum of m such steps could overshoot.
     """
 
     def step(moments: list[Array], gradient: Array, info: RowInfo) -> tuple[Array, list[Array]]:
@@ -73,7 +74,7 @@ def per_visit(rate: float | Array, steps: int) -> Rule:
 
 
 def row_descent(rate: float | Array) -> Rule:
-    """Plain gradient descent."""
+    """Return plain gradient descent."""
     return Rule(0, lambda moments, gradient, info: (-rate * gradient, moments))
 
 
@@ -83,7 +84,7 @@ def row_adam(
     b2: float | Array = 0.999,
     eps: float = 1e-8,
 ) -> Rule:
-    """Adam whose moments decay by the steps a row has been idle; equal to dense Adam at b1 = 0."""
+    """Return Adam with lazily decayed moments: equal to dense Adam if b1 = 0."""
 
     def step(moments: list[Array], gradient: Array, info: RowInfo) -> tuple[Array, list[Array]]:
         first, second = moments
@@ -97,7 +98,10 @@ def row_adam(
 
 
 def sum_duplicates(index: Array, gradient: Array) -> Array:
-    """Give every occurrence of a row the sum of the gradients of all its occurrences. index: [M], gradient: [M, n]."""
+    """Return, for every occurrence of a row, the sum of the gradients of all its occurrences.
+
+    index: [M]; gradient: [M, n].
+    """
     if len(index) <= EQUALITY_LIMIT:
         return (index[:, None] == index[None, :]).astype(gradient.dtype) @ gradient
     order = jnp.argsort(index)
@@ -110,83 +114,89 @@ def sum_duplicates(index: Array, gradient: Array) -> Array:
 
 
 def on_clock(time: Array, like: Array) -> Array:
-    """A number of steps as a row's clock shows it."""
+    """Return a number of steps modulo CLOCK, in the precision of `like`."""
     return (time % CLOCK).astype(like.dtype)
 
 
-def steps_since(touched: Array, time: Array) -> Array:
-    """Steps until `time` since a row's clock showed `touched`."""
-    steps = on_clock(time, touched) - touched
+def steps_since(updated: Array, time: Array) -> Array:
+    """Return the steps from the clock reading `updated` until `time`."""
+    steps = on_clock(time, updated) - updated
     return jnp.where(steps < 0, steps + CLOCK, steps)
 
 
 def make_store(rules: Tree, widths: Tree) -> Store:
-    """Tables of those widths, each moved by its own rule (two trees of the same names)."""
-    each, names = jax.tree.flatten(rules, is_leaf=lambda x: isinstance(x, Rule))
-    spans = jax.tree.leaves(widths)
-    kept = [span for rule, span in zip(each, spans, strict=True) for _ in range(rule.moments)]
-    edges = [0, *itertools.accumulate([*spans, *kept])]
-    cut = lambda data: [data[..., a:b] for a, b in itertools.pairwise(edges)]
+    """Return the store of tables with these widths and optimisers: two trees with the same keys.
+
+    The columns of `data` are the parameters of all tables, the moments of all rules, and the clock.
+    """
+    table_rules, names = jax.tree.flatten(rules, is_leaf=lambda x: isinstance(x, Rule))
+    table_widths = jax.tree.leaves(widths)
+    n_tables = len(table_widths)
+    moment_widths = [
+        width
+        for rule, width in zip(table_rules, table_widths, strict=True)
+        for _ in range(rule.moments)
+    ]
+    edges = [0, *itertools.accumulate([*table_widths, *moment_widths])]
+    split = lambda data: [data[..., a:b] for a, b in itertools.pairwise(edges)]
 
     def pack(tables: Tree) -> np.ndarray:
         columns = np.concatenate(jax.tree.leaves(tables), axis=1)
         return np.pad(columns, [(0, 0), (0, edges[-1] + 1 - columns.shape[1])])
 
     def unpack(data: Array) -> Tree:
-        return jax.tree.unflatten(names, cut(data)[: len(spans)])
+        return jax.tree.unflatten(names, split(data)[:n_tables])
+
+    def look_up(data: Array, index: Array) -> Tree:
+        return unpack(data[index, : edges[n_tables]])
 
     def look_up_moments(data: Array, time: Array, index: Array) -> tuple[Tree, list[Array], Array]:
-        parts = [
-            data[index, a:b] for a, b in itertools.pairwise(edges)
-        ]  # one by one: what is not asked for is not read
-        return (
-            jax.tree.unflatten(names, parts[: len(spans)]),
-            parts[len(spans) :],
-            steps_since(data[index, -1:], time),
-        )
+        # Gathered one by one, so that XLA drops the parts that the caller does not use.
+        parts = [data[index, a:b] for a, b in itertools.pairwise(edges)]
+        rows, moments = jax.tree.unflatten(names, parts[:n_tables]), parts[n_tables:]
+        return rows, moments, steps_since(data[index, -1:], time)
 
     def update(data: Array, time: Array, index: Array, gradients: Tree) -> Array:
         index = index.reshape(-1)
-        flat = [gradient.reshape(len(index), -1) for gradient in jax.tree.leaves(gradients)]
-        ones = jnp.ones((len(index), 1), data.dtype)
+        columns = [gradient.reshape(len(index), -1) for gradient in jax.tree.leaves(gradients)]
+        ones = jnp.ones((len(index), 1), data.dtype)  # whose sums count occurrences
         *summed, occurrences = jnp.split(
-            sum_duplicates(index, jnp.concatenate([*flat, ones], axis=1)),
-            edges[1 : len(spans) + 1],
+            sum_duplicates(index, jnp.concatenate([*columns, ones], axis=1)),
+            edges[1 : n_tables + 1],
             axis=1,
         )
         rows = data[index]  # [M, W]
-        parts = cut(rows)
-        parameters, moments = parts[: len(spans)], iter(parts[len(spans) :])
+        parts = split(rows)
+        moments = iter(parts[n_tables:])
         info = RowInfo(steps_since(rows[:, -1:], time), occurrences, time)
-        moved, remembered = [], []
-        for rule, old, gradient in zip(each, parameters, summed, strict=True):
-            step, new_moments = rule.step(
-                list(itertools.islice(moments, rule.moments)), gradient, info
-            )
-            moved.append(old + step)
-            remembered += new_moments
-        # Every occurrence of a row has computed the same new row, so the order in which duplicates are written is immaterial.
+        new_params, new_moments = [], []
+        for rule, params, gradient in zip(table_rules, parts[:n_tables], summed, strict=True):
+            rule_moments = list(itertools.islice(moments, rule.moments))
+            step, rule_moments = rule.step(rule_moments, gradient, info)
+            new_params.append(params + step)
+            new_moments += rule_moments
+        # All occurrences of a row computed the same new row: the order of writing does not matter.
         return data.at[index].set(
-            jnp.concatenate([*moved, *remembered, on_clock(time, data) * ones], axis=1)
+            jnp.concatenate([*new_params, *new_moments, on_clock(time, data) * ones], axis=1)
         )
 
     return Store(
-        pack,
-        unpack,
-        lambda data, index: unpack(data[index, : edges[len(spans)]]),
-        look_up_moments,
-        update,
+        pack=pack,
+        unpack=unpack,
+        look_up=look_up,
+        look_up_moments=look_up_moments,
+        update=update,
     )
 
 
 def empty_store(names: Iterable[str]) -> Store:
-    """Where there are no tables: an array of no rows, in which nothing is found and nothing is moved."""
+    """Return a store without tables, for networks that have none; `names` are the heads'."""
     empty: Tree = {name: {} for name in names}
     no_idle = lambda data, index: jnp.zeros((*index.shape[:1], 1), data.dtype)
     return Store(
-        lambda tables: np.zeros((0, 0), np.float32),
-        lambda data: empty,
-        lambda data, index: empty,
-        lambda data, time, index: (empty, [], no_idle(data, index)),
-        lambda data, time, index, gradients: data,
+        pack=lambda tables: np.zeros((0, 0), np.float32),
+        unpack=lambda data: empty,
+        look_up=lambda data, index: empty,
+        look_up_moments=lambda data, time, index: (empty, [], no_idle(data, index)),
+        update=lambda data, time, index, gradients: data,
     )
