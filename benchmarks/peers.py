@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     """Train one agent on one task and write its record."""
     require_packages()
     from ersac.runs import disk
-    from ersac.sweeps.ladder import TASKS
+    from ersac.sweeps.ladder_tasks import TASKS
 
     options = parse_options(argv, list(TASKS))
     task = TASKS[options.task]
@@ -125,7 +125,7 @@ class EpisodeRecorder:
         return float(np.mean(self.returns[-WINDOW:])) if self.returns else float("nan")
 
     def as_json(self) -> dict[str, Any]:
-        """The episodes as `ersac.sweeps.ladder.read_peer` reads them."""
+        """The episodes as `ersac.analysis.ladder_table.read_peer` reads them."""
         return {"returns": self.returns, "goals": self.goals, "when": self.end_steps}
 
 
@@ -136,7 +136,7 @@ def make_recorded_env(task: str, seed: int, recorder: EpisodeRecorder) -> Any:
     """
     import gymnasium
 
-    from ersac.sweeps.ladder import TASKS
+    from ersac.sweeps.ladder_tasks import TASKS
 
     class RecordedEnv(gymnasium.Wrapper):
         episode_return = 0.0
@@ -153,7 +153,7 @@ def make_recorded_env(task: str, seed: int, recorder: EpisodeRecorder) -> Any:
                 recorder.end_episode(self.episode_return, info)
             return obs, reward, terminated, truncated, info
 
-    env = TASKS[task].one(seed)
+    env = TASKS[task].make_gym_env(seed)
     if not isinstance(env.observation_space, gymnasium.spaces.Box):
         env = gymnasium.wrappers.FlattenObservation(env)
     return RecordedEnv(env)

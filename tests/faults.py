@@ -1358,7 +1358,7 @@ FAULTS = [
     ),
     Fault(
         "analysis/export.py",
-        "episodes",
+        "episode_tables",
         "replace",
         "analysis/test_export.py",
         "test_a_row_an_episode_whatever_became_of_other_runs",
@@ -1385,7 +1385,7 @@ FAULTS = [
     ),
     Fault(
         "sweeps/runner.py",
-        "batches",
+        "make_batches",
         "drop_call",
         "sweeps/test_runner.py",
         "test_batches_share_a_program_and_are_the_same_whatever_is_there",
@@ -1393,7 +1393,7 @@ FAULTS = [
     ),
     Fault(
         "sweeps/runner.py",
-        "has_ended",
+        "is_finished",
         "drop_condition",
         "sweeps/test_runner.py",
         "test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would",
@@ -1435,7 +1435,7 @@ FAULTS = [
     ),
     Fault(
         "analysis/compare.py",
-        "steps_to_stay",
+        "steps_to_reach",
         "replace",
         "analysis/test_compare.py",
         "test_who_is_there_stays_there",

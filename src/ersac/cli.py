@@ -351,13 +351,13 @@ def eval_command(argv: list[str]) -> int:
 
 def sweep(argv: list[str]) -> int:
     """`ersac sweep NAME ...`."""
-    from ersac.sweeps import catalogue, ladder
+    from ersac.sweeps import catalogue, ladder_tasks
 
     command = parse(SweepCommand(), "ersac sweep", "sweep", argv)
-    if command.name in ladder.LADDERS:
+    if command.name in ladder_tasks.LADDERS:
         return run_ladder_command(command)
     if command.name not in catalogue.SWEEPS:
-        print(catalogue.list_sweeps() + ladder.list_ladders(), end="")
+        print(catalogue.list_sweeps() + ladder_tasks.list_ladders(), end="")
     if not command.name:
         return exits.OK
     if command.tasks is not None or command.agents is not None:
@@ -376,7 +376,7 @@ def sweep(argv: list[str]) -> int:
         {"sweep": f"{command.name}-{command.scale}", "out": str(home), **report._asdict()},
         command.output,
     )
-    report.verdict(home)
+    report.raise_if_incomplete(home)
     return exits.OK
 
 
@@ -397,6 +397,7 @@ def pack_command(command: SweepCommand, home: Path, wanted: list[Any]) -> int:
 
 def run_ladder_command(command: SweepCommand) -> int:
     """`ersac sweep ladder ...`."""
+    from ersac.analysis import ladder_table
     from ersac.sweeps import ladder
 
     if command.pack is not None or command.goals_only:
@@ -411,23 +412,26 @@ def run_ladder_command(command: SweepCommand) -> int:
     from ersac import api, display
 
     with exits.SignalWatcher() as watch:
-        climbed = ladder.run_ladder(
+        report = ladder.run_ladder(
             plan,
             home,
             api.run_experiment,
             display.make_sweep_display(not command.output.quiet),
             watch.poll,
         )
-    rows = ladder.leave(plan, home, display.note)
+    rows = ladder_table.write_ladder(plan, home, display.note)
     if not command.output.quiet:
         print(
             "\n".join(
-                [*ladder.ladder_lines(plan, climbed, rows), f"records, table and figures: {home}"]
+                [
+                    *ladder_table.ladder_lines(plan, report, rows),
+                    f"records, table and figures: {home}",
+                ]
             ),
             flush=True,
         )
-    finish({"out": str(home), **ladder.ladder_json(plan, climbed, rows)}, command.output)
-    climbed.report.verdict(home)
+    finish({"out": str(home), **ladder_table.ladder_json(plan, report, rows)}, command.output)
+    report.report.raise_if_incomplete(home)
     return exits.OK
 
 
@@ -507,7 +511,7 @@ def runs(argv: list[str]) -> int:
         f"reading {command.directory}"
     ) as status:
         found = []
-        for row in listing.rows(command.directory):
+        for row in listing.find_runs(command.directory):
             found.append(row)
             status.update(f"reading {command.directory}: {len(found):,} runs")
     if not command.output.quiet:
@@ -689,8 +693,8 @@ def tell_runs(found: list[Any]) -> None:
         solved = "" if row.solved is None else f"{row.solved}/{row.seeds} solved"
         where = row.env if row.depth is None else f"depth {row.depth}"
         told = "" if row.agent is None else f"{row.agent}, {where}, seeds {row.seeds}"
-        print(f"{row.run:<{width}}  {told:<32}  {solved:<16}  {row.words()}".rstrip())
-    for sweep in listing.counts(found):
+        print(f"{row.run:<{width}}  {told:<32}  {solved:<16}  {row.describe_state()}".rstrip())
+    for sweep in listing.count_sweeps(found):
         print(
             f"sweep {sweep.sweep}: {sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed ({sweep.directory})"
         )

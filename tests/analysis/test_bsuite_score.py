@@ -35,7 +35,7 @@ def written(episodes: int) -> np.ndarray:
 
 @pytest.mark.parametrize("episodes", [1, 9, 10, 99, 120, 1_000, 12_345])
 def test_what_is_written_down(episodes):
-    np.testing.assert_array_equal(bsuite_score.logged(episodes), written(episodes))
+    np.testing.assert_array_equal(bsuite_score.logged_episodes(episodes), written(episodes))
 
 
 def seas(rng, episodes: int, slow: bool) -> dict[int, np.ndarray]:
@@ -81,8 +81,8 @@ def test_who_needs_as_long_as_dithering_has_not_solved_it():
     for begins, score in ((880, 1.0), (1_090, 0.0)):
         goals = {10: np.arange(10_000) >= begins}
         assert bsuite_score.deep_sea_score(goals) == score == sea.score(sea_frame(goals))
-    assert bsuite_score.sea_solved(np.arange(10_000) >= 1_090) == 1_400
-    assert bsuite_score.sea_solved(np.zeros(10_000, bool)) is None
+    assert bsuite_score.deep_sea_solved(np.arange(10_000) >= 1_090) == 1_400
+    assert bsuite_score.deep_sea_solved(np.zeros(10_000, bool)) is None
 
 
 def swingup_frame(returns: dict[float, np.ndarray]) -> pd.DataFrame:
@@ -118,7 +118,7 @@ def test_the_score_of_the_swing_up_is_bsuites(episodes):
 def test_the_sizes_are_those_of_bsuites_sweeps():
     for sweep in (sea_sweep, stochastic_sweep):
         assert tuple(each["size"] for each in sweep.SETTINGS) == bsuite_score.SIZES
-        assert sweep.NUM_EPISODES == bsuite_score.SEA_EPISODES
+        assert sweep.NUM_EPISODES == bsuite_score.DEEP_SEA_EPISODES
     assert (
         tuple(each["height_threshold"] for each in swingup_sweep.SETTINGS) == bsuite_score.HEIGHTS
     )

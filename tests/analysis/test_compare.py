@@ -41,10 +41,10 @@ def test_a_curve_is_known_from_its_first_episode_on():
 
 def test_who_is_there_stays_there():
     steps = np.arange(1, 6)
-    assert compare.steps_to_stay(steps, np.array([0.0, 3, 1, 2, 3]), 2) == 4
-    assert compare.steps_to_stay(steps, np.array([2.0, 2, 2, 2, 2]), 2) == 1
-    assert compare.steps_to_stay(steps, np.array([np.nan, 2, 2, 2, 2]), 2) == 2
-    assert compare.steps_to_stay(steps, np.array([3.0, 3, 3, 3, 1]), 2) is None
+    assert compare.steps_to_reach(steps, np.array([0.0, 3, 1, 2, 3]), 2) == 4
+    assert compare.steps_to_reach(steps, np.array([2.0, 2, 2, 2, 2]), 2) == 1
+    assert compare.steps_to_reach(steps, np.array([np.nan, 2, 2, 2, 2]), 2) == 2
+    assert compare.steps_to_reach(steps, np.array([3.0, 3, 3, 3, 1]), 2) is None
 
 
 def told(capsys, *argv):

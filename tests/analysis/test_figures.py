@@ -123,7 +123,7 @@ def test_half_a_failure_is_a_median_beyond_the_budget():
 def test_a_share_keeps_its_last_value_where_a_run_ended_early():
     goals = np.r_[np.zeros(100, bool), np.ones(100, bool)]
     np.testing.assert_array_equal(
-        figures.recent_share(goals, np.array([50, 100, 150, 200, 900])), [0, 0, 0.5, 1, 1]
+        figures.recent_goal_share(goals, np.array([50, 100, 150, 200, 900])), [0, 0, 0.5, 1, 1]
     )
 
 

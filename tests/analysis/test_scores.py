@@ -69,7 +69,7 @@ def test_a_power_law_is_found_again_and_its_interval_covers_it():
 
 
 def test_an_interval_of_a_share_by_hand():
-    low, high = scores.wilson(9, 10)
+    low, high = scores.wilson_interval(9, 10)
     z, p, n = 1.959964, 0.9, 10
     centre, half = (
         (p + z**2 / (2 * n)) / (1 + z**2 / n),
@@ -81,4 +81,4 @@ def test_an_interval_of_a_share_by_hand():
 @pytest.mark.parametrize("hits", [0, 1, 7, 19, 20])
 def test_an_interval_of_a_share_is_scipys_to_the_last_bit(hits):
     wanted = stats.binomtest(hits, 20).proportion_ci(0.95, "wilson")
-    assert scores.wilson(hits, 20) == (wanted.low, wanted.high)
+    assert scores.wilson_interval(hits, 20) == (wanted.low, wanted.high)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import peers
+from ersac.analysis.ladder_table import read_peer
 from ersac.envs.gym.spaces import observation_codec
-from ersac.sweeps import ladder
+from ersac.sweeps.ladder_tasks import TASKS
 
 
 def test_missing_packages_are_named_with_the_pip_command():
@@ -47,7 +48,7 @@ def test_peer_observations_equal_ours():
     """One-hot codes of a grid, in the same order."""
     recorder = peers.EpisodeRecorder(budget=10, target=None)
     theirs = peers.make_recorded_env("doorkey-16-fixed", 4, recorder)
-    ours = ladder.TASKS["doorkey-16-fixed"].one(4)
+    ours = TASKS["doorkey-16-fixed"].make_gym_env(4)
     _, encode = observation_codec(ours.observation_space)
     batch = lambda obs: {key: np.asarray(value)[None] for key, value in obs.items()}
     np.testing.assert_array_equal(theirs.reset(seed=0)[0], encode(batch(ours.reset(seed=0)[0]))[0])
@@ -75,7 +76,7 @@ def test_main_writes_what_the_ladder_reads(without_sb3, tmp_path, capsys):
     path = tmp_path / "peers" / "a.json"
     argv = ["--task", "deep-sea-10", "--agent", "ppo", "--steps", "35", "--json", str(path)]
     peers.main([*argv, "--seed", "1001"])
-    peer = ladder.read_peer(path)
+    peer = read_peer(path)
     assert (peer.task, peer.agent, peer.steps) == ("deep-sea-10", "sb3-ppo", 35)
     assert peer.stats.seed == 1001
     assert peer.stats.steps.tolist() == [10, 20, 30]  # episodes of DeepSea 10 have ten steps

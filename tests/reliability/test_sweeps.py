@@ -100,7 +100,7 @@ def test_of_100_runs_10_are_damaged_in_10_ways_90_are_shown_and_10_named(hundred
 
 def test_what_is_no_directory_and_what_is_empty(tmp_path, capsys):
     for argv, code, told in (
-        (["runs", str(tmp_path / "none")], 2, "is no directory"),
+        (["runs", str(tmp_path / "none")], 2, "is not a directory"),
         (["runs", str(tmp_path)], 0, "no runs here"),
     ):
         with pytest.raises(SystemExit) as stop:
@@ -112,7 +112,7 @@ def test_what_is_no_directory_and_what_is_empty(tmp_path, capsys):
 def test_a_link_in_a_circle(hundred):
     (hundred / "05" / "again").symlink_to(hundred)
     (hundred / "loop").symlink_to(hundred)
-    assert len(list(listing.rows(hundred))) == 101
+    assert len(list(listing.find_runs(hundred))) == 101
 
 
 def start(*argv: str) -> subprocess.Popen[str]:

@@ -30,7 +30,7 @@ def test_a_scale_changes_depths_seeds_and_episodes_only(sweep):
     assert smoke == {
         same(each)
         for line in sweep.lines
-        for each in at(sweep._replace(lines=(line._replace(deepest=None),)), "paper")
+        for each in at(sweep._replace(lines=(line._replace(max_depth=None),)), "paper")
     }
     assert desk <= smoke
     assert paper <= smoke
@@ -38,9 +38,9 @@ def test_a_scale_changes_depths_seeds_and_episodes_only(sweep):
 
 @every
 def test_what_is_tuned_is_never_reported(sweep):
-    assert sweep.first_seed == catalogue.TUNED or sweep.first_seed >= catalogue.REPORTED
+    assert sweep.first_seed == catalogue.TUNING_SEED or sweep.first_seed >= catalogue.REPORT_SEED
     seeds = {each.settings.run.seed for scale in catalogue.SCALES for each in at(sweep, scale)}
-    allowed = range(100) if sweep.first_seed == catalogue.TUNED else range(1000, 2**31)
+    allowed = range(100) if sweep.first_seed == catalogue.TUNING_SEED else range(1000, 2**31)
     assert all(seed in allowed for seed in seeds)
     assert all(
         each.settings.run.seeds == 1 for scale in catalogue.SCALES for each in at(sweep, scale)
@@ -49,10 +49,10 @@ def test_what_is_tuned_is_never_reported(sweep):
 
 @every
 def test_nothing_is_run_beyond_where_it_is_known_to_fail(sweep):
-    deepest = {line.name: line.deepest for line in sweep.lines}
+    max_depths = {line.name: line.max_depth for line in sweep.lines}
     for scale in catalogue.SCALES:
         assert all(
-            each.settings.env.depth <= (deepest[each.line] or 1000) for each in at(sweep, scale)
+            each.settings.env.depth <= (max_depths[each.line] or 1000) for each in at(sweep, scale)
         )
 
 

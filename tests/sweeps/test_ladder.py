@@ -6,16 +6,18 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ersac import api, cli, config, display
+from ersac.analysis import ladder_table
 from ersac.runs import disk, exits, run_dir
 from ersac.runs.results import Result
 from ersac.runs.run_dir import EpisodeStats, Metrics
-from ersac.sweeps import catalogue, ladder
+from ersac.sweeps import catalogue, ladder, ladder_tasks, runner
 
 GOALS_80 = np.r_[np.zeros(50, bool), np.ones(100, bool)]  # solved with episode 130
 
@@ -42,7 +44,7 @@ class Trainer:
     def __call__(self, settings, out, screen, resume, poll):
         assert resume
         cell = next(
-            cell for cell in ladder.plan_ladder("ladder", "smoke").every if cell.name == out.name
+            cell for cell in ladder.plan_ladder("ladder", "smoke").cells if cell.name == out.name
         )
         assert run_dir.settings_hash(cell.settings) == run_dir.settings_hash(settings)
         self.ran.append(f"{cell.task}-{cell.agent}")
@@ -58,17 +60,17 @@ def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
     )
 
 
-@pytest.mark.parametrize("name", ladder.LADDERS)
+@pytest.mark.parametrize("name", ladder_tasks.LADDERS)
 @pytest.mark.parametrize("scale", catalogue.SCALES)
 def test_names_are_unique_and_seeds_are_those_of_their_kind(name, scale):
     plan = ladder.plan_ladder(name, scale)
-    names = [cell.name for cell in plan.every]
+    names = [cell.name for cell in plan.cells]
     assert len(set(names)) == len(names) > 0
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for name in names)
-    seeds = {cell.settings.run.seed for cell in plan.every}
+    seeds = {cell.settings.run.seed for cell in plan.cells}
     assert seeds == set(plan.seeds)
     assert seeds <= (set(range(1000, 1100)) if name == "ladder" else {0, 1})
-    present = len(plan.every) + len(plan.absent) * len(seeds)
+    present = len(plan.cells) + len(plan.unavailable) * len(seeds)
     assert present == len(plan.tasks) * len(plan.agents) * len(seeds)
 
 
@@ -76,26 +78,26 @@ def test_a_scale_changes_tasks_seeds_and_steps_only():
     learners = [
         {
             (cell.task, cell.agent): cell.settings.learner
-            for cell in ladder.plan_ladder("ladder", scale).every
+            for cell in ladder.plan_ladder("ladder", scale).cells
         }
         for scale in catalogue.SCALES
     ]
     assert learners[0].items() <= learners[1].items() <= learners[2].items()
-    assert {cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "smoke").every} == {
+    assert {cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "smoke").cells} == {
         4_000
     }
     assert {
-        cell.task: cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "desk").every
-    } == {name: ladder.TASKS[name].steps for name in ladder.RUNGS}
+        cell.task: cell.settings.run.steps for cell in ladder.plan_ladder("ladder", "desk").cells
+    } == {name: ladder_tasks.TASKS[name].steps for name in ladder_tasks.DEFAULT_TASKS}
 
 
 def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkeypatch):
     monkeypatch.delitem(config.UNCERTAINTIES, "hashed", raising=False)
     plan = ladder.plan_ladder("ladder", "smoke", agents="hashed,ersac")
-    assert {cell.agent for cell in plan.wanted} == {"ersac"}
-    assert set(plan.absent) == {"deep-sea-10-hashed", "lock-hashed"}
+    assert {cell.agent for cell in plan.selected} == {"ersac"}
+    assert set(plan.unavailable) == {"deep-sea-10-hashed", "lock-hashed"}
     lines = list(
-        ladder.ladder_lines(plan, ladder.LadderReport(ladder.runner.Report(0, 2, {}, {}), {}), [])
+        ladder_table.ladder_lines(plan, ladder.LadderReport(runner.Report(0, 2, {}, {}), {}), [])
     )
     assert lines[0].startswith(
         "not available: deep-sea-10-hashed, lock-hashed: unknown uncertainty 'hashed'"
@@ -103,26 +105,26 @@ def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkey
 
 
 def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
-    monkeypatch.setitem(ladder.ALPHA["vanilla"], "lock", 0.25)
+    monkeypatch.setitem(ladder_tasks.ALPHA["vanilla"], "lock", 0.25)
     found = {
         (cell.task, cell.agent): cell.settings.learner
-        for cell in ladder.plan_ladder("ladder", "smoke").every
+        for cell in ladder.plan_ladder("ladder", "smoke").cells
     }
     assert found["lock", "vanilla"].risk.alpha == 0.25
     assert found["deep-sea-10", "vanilla"].risk.alpha == 0.01
-    tried = ladder.plan_ladder("ladder-tune", "smoke").every
+    tried = ladder.plan_ladder("ladder-tune", "smoke").cells
     assert {
         cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")
-    } == set(ladder.ALPHAS)
+    } == set(ladder_tasks.ALPHAS)
 
 
-@pytest.mark.parametrize("name", [*ladder.RUNGS, "swingup-19"])
+@pytest.mark.parametrize("name", [*ladder_tasks.DEFAULT_TASKS, "swingup-19"])
 def test_every_task_can_be_made_and_sent_to_a_worker(name):
-    task = ladder.TASKS[name]
-    env = task.of_seed(3)
+    task = ladder_tasks.TASKS[name]
+    env = task.env_settings(3)
     assert env.target is not None or "deep-sea" in name  # which says itself when it is solved
     sent = pickle.loads(pickle.dumps(env))
-    env = task.one(3) if task.make is None else sent.make()
+    env = task.make_gym_env(3) if task.make is None else sent.make()
     with contextlib.closing(env):
         env.reset(seed=0)
         assert len(env.step(0)) == 5
@@ -135,27 +137,27 @@ def test_what_is_wanted_is_run_once_and_what_failed_is_named_while_others_go_on(
         "lock-rnd": config.SettingsError("does not fit"),
     }
     first = Trainer(tmp_path, deeds)
-    climbed = run(tmp_path, first, agents="ersac,vanilla,rnd,boot-dqn")
+    ended = run(tmp_path, first, agents="ersac,vanilla,rnd,boot-dqn")
     assert len(first.ran) == 8
     (missing,), (failed,), (refused,) = (
-        climbed.report.missing,
-        climbed.report.failed,
-        climbed.refused,
+        ended.report.missing,
+        ended.report.failed,
+        ended.refused,
     )
     assert missing.startswith("deep-sea-10-ersac-seed-1000-")
-    assert climbed.report.missing[missing] == "ValueError: of any kind"
-    assert (failed[:20], climbed.report.failed[failed]) == ("deep-sea-10-vanilla-", "reward is nan")
+    assert ended.report.missing[missing] == "ValueError: of any kind"
+    assert (failed[:20], ended.report.failed[failed]) == ("deep-sea-10-vanilla-", "reward is nan")
     assert refused.startswith("lock-rnd-")
-    assert (climbed.report.ended, climbed.report.wanted) == (5, 8)
+    assert (ended.report.ended, ended.report.wanted) == (5, 8)
     assert f"ersac: {refused} cannot be run: does not fit\n" in capsys.readouterr().err
     with pytest.raises(exits.Resumable, match="1 of 8 runs are missing"):
-        climbed.report.verdict(tmp_path)
+        ended.report.raise_if_incomplete(tmp_path)
 
     second = Trainer(tmp_path)
-    climbed = run(tmp_path, second, agents="ersac,vanilla,rnd,boot-dqn")
+    ended = run(tmp_path, second, agents="ersac,vanilla,rnd,boot-dqn")
     assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # bad numbers will be bad again
-    assert list(climbed.report.failed) == [failed]
-    assert not climbed.report.missing
+    assert list(ended.report.failed) == [failed]
+    assert not ended.report.missing
 
 
 def test_a_damaged_cell_is_run_again(tmp_path):
@@ -172,17 +174,17 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
         tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; resume with: ersac resume x")}
     )
     with pytest.raises(
-        exits.Stopped, match=r"^stopped in lock-ersac-.*; go on with the same command$"
+        exits.Stopped, match=r"^stopped in lock-ersac-.*; resume with the same command$"
     ) as stop:
         run(tmp_path, stopped)
     assert stop.value.number == 15
     assert stopped.ran[-1] == "lock-ersac"
     plan = ladder.plan_ladder("ladder", "smoke")
-    with pytest.raises(exits.Stopped, match=r"^stopped; go on with the same command$"):
+    with pytest.raises(exits.Stopped, match=r"^stopped; resume with the same command$"):
         ladder.run_ladder(plan, tmp_path, stopped, display.NullDisplay(), poll=lambda: 2)
     went_on = Trainer(tmp_path)
     run(tmp_path, went_on)
-    assert len(stopped.ran) - 1 + len(went_on.ran) == len(plan.every)
+    assert len(stopped.ran) - 1 + len(went_on.ran) == len(plan.cells)
     assert went_on.ran[0] == "lock-ersac"
 
 
@@ -199,18 +201,19 @@ def test_another_sweeps_directory_is_refused(tmp_path):
 
 def test_a_row_has_the_median_step_at_which_80_of_100_reached_the_goal():
     never = facts(3, np.zeros(150, bool))
-    row = ladder.row("lock", "ersac", 2_000, [facts(1), facts(2, each=20), never])
-    assert row == ladder.LadderRow("lock", "ersac", 2_000, 3, 2, 2_600, 1.0, 0.0, 1.0)
+    row = ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1), facts(2, each=20), never])
+    assert row == ladder_table.LadderRow("lock", "ersac", 2_000, 3, 2, 2_600, 1.0, 0.0, 1.0)
     assert (
-        ladder.row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps is None
+        ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps
+        is None
     )  # the median is beyond the budget
-    nothing = ladder.row("lock", "ersac", 2_000, [facts(1, np.zeros(0, bool))])
-    assert nothing.words() == "0 of 1 solved; no episode ended"
-    assert row.words() == "2 of 3 solved after 2,600 steps; return 1 (0 to 1)"
+    nothing = ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1, np.zeros(0, bool))])
+    assert nothing.describe() == "0 of 1 solved; no episode ended"
+    assert row.describe() == "2 of 3 solved after 2,600 steps; return 1 (0 to 1)"
 
 
 def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
-    row = lambda task, alpha, solved, steps, end: ladder.LadderRow(
+    row = lambda task, alpha, solved, steps, end: ladder_table.LadderRow(
         task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end
     )
     rows = [
@@ -222,7 +225,9 @@ def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
     rows += [
         row("doorkey-8", alpha, 0, None, 0.0) for alpha in (0.0003, 0.003, 0.03)
     ]  # which says nothing
-    assert ladder.tune(rows) == {"vanilla": {"lock": 0.01, "cartpole": 0.03, "doorkey-8": 0.03}}
+    assert ladder_table.best_alphas(rows) == {
+        "vanilla": {"lock": 0.01, "cartpole": 0.03, "doorkey-8": 0.03}
+    }
 
 
 def peer(path: Path, **changes) -> None:
@@ -245,7 +250,7 @@ def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
     peer(tmp_path / "peers" / "e.json", task="doorkey-8")
     noted = []
     plan = ladder.plan_ladder("ladder", "smoke", agents="ersac,vanilla")
-    rows = ladder.leave(plan, tmp_path, noted.append)
+    rows = ladder_table.write_ladder(plan, tmp_path, noted.append)
     assert [(row.task, row.agent) for row in rows] == [
         ("deep-sea-10", "ersac"),
         ("deep-sea-10", "vanilla"),
@@ -284,7 +289,7 @@ def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent(
         "ersac": [facts(1), facts(2, np.ones(150, bool))],
         "vanilla": [facts(1, np.zeros(0, bool))],
     }
-    axes = ladder.draw_curves("lock", 1_500, seeds, "the command").axes[0]
+    axes = ladder_table.draw_curves("lock", 1_500, seeds, "the command").axes[0]
     (line,) = axes.lines
     assert line.get_label() == "ersac, 2 seeds"
     when, median = line.get_data()
@@ -295,14 +300,14 @@ def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent(
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatch):
-    short = ladder.LADDERS["ladder"]._replace(
-        sizes={"smoke": ladder.LadderSize(("deep-sea-10",), 1, 600)}
+    short = ladder_tasks.LADDERS["ladder"]._replace(
+        sizes={"smoke": ladder_tasks.LadderSize(("deep-sea-10",), 1, 600)}
     )
-    monkeypatch.setitem(ladder.LADDERS, "ladder", short)
+    monkeypatch.setitem(ladder_tasks.LADDERS, "ladder", short)
     monkeypatch.setitem(
-        ladder.TASKS,
+        ladder_tasks.TASKS,
         "deep-sea-10",
-        ladder.TASKS["deep-sea-10"]._replace(make=ladder.partial(ladder.make_sea, 2, 0)),
+        ladder_tasks.TASKS["deep-sea-10"]._replace(make=partial(ladder_tasks.make_deep_sea, 2, 0)),
     )
     told = []
     for _ in range(2):
@@ -376,7 +381,7 @@ def test_the_list_of_sweeps_has_the_ladder():
 def test_a_cell_says_which_task_it_is():
     """Records know a factory by its text only: the task's name is in the environment's id, and so in the hash."""
     one, other = (
-        ladder.plan_ladder("ladder", "desk", tasks=task).wanted[0].settings
+        ladder.plan_ladder("ladder", "desk", tasks=task).selected[0].settings
         for task in ("deep-sea-10", "deep-sea-10-noise")
     )
     assert run_dir.run_hash(one) != run_dir.run_hash(dataclasses.replace(one, env=other.env))

@@ -62,7 +62,7 @@ def run(
     home: Path, wanted=WANTED, poll: Callable[[], int] = lambda: 0, screen=None
 ) -> runner.Report:
     return runner.run_sweep(
-        "a sweep", wanted, home, engines.local, screen or display.NullDisplay(), poll
+        "a sweep", wanted, home, engines.run_local, screen or display.NullDisplay(), poll
     )
 
 
@@ -102,7 +102,7 @@ def test_batches_share_a_program_and_are_the_same_whatever_is_there(tmp_path):
         instance("deeper", depth=6),
         instance("counts", uncertainty="counts"),
     ]
-    found = runner.batches(tmp_path, many)
+    found = runner.make_batches(tmp_path, many)
     assert [
         each for batch in found for each in batch.instances
     ] == many  # each once, in the order of the sweep
@@ -110,7 +110,7 @@ def test_batches_share_a_program_and_are_the_same_whatever_is_there(tmp_path):
         len({device.static_device_settings(each.settings) for each in batch.instances}) == 1
         for batch in found
     )
-    widest = runner.WIDTH * devices.visible_cores()
+    widest = runner.RUNS_PER_CORE * devices.visible_cores()
     assert max(len(batch.instances) for batch in found) <= widest
     sizes = [len(batch.instances) for batch in found[:-3]]
     assert len(sizes) == -(-40 // widest)
@@ -124,15 +124,15 @@ def test_a_batch_fits_into_half_of_the_memory(monkeypatch):
     monkeypatch.setattr(
         runner.config, "memory_bytes", lambda: 6 * runner.config.bytes_needed(settings)
     )
-    assert runner.width(settings) == 3
+    assert runner.max_batch_size(settings) == 3
     monkeypatch.setattr(runner.config, "memory_bytes", lambda: 1)
-    assert runner.width(settings) == 1
+    assert runner.max_batch_size(settings) == 1
 
 
 def test_a_sweep_ends_and_is_not_run_again(whole):
     home, report, _ = whole
     assert report == runner.Report(5, 5, {}, {})
-    report.verdict(home)  # raises nothing
+    report.raise_if_incomplete(home)  # raises nothing
     assert len(left(home)) == 5
     assert runner.plan_batches(home, WANTED) == []
     assert disk.names(home / runner.BATCHES) == []  # checkpoints go when the records are there
@@ -185,7 +185,7 @@ def test_a_run_of_a_batch_is_that_run(whole):
 
 @pytest.mark.parametrize("asked", [1, 2, 4, 6])
 def test_stopped_and_continued_it_has_the_same_bits(whole, tmp_path, capsys, asked):
-    with pytest.raises(exits.Stopped, match=r"^stopped; go on with the same command$"):
+    with pytest.raises(exits.Stopped, match=r"^stopped; resume with the same command$"):
         run(tmp_path / "sweep", poll=after(asked))
     assert capsys.readouterr().err == ""  # nothing broke, not even where nothing had been done yet
     screen = Shown()
@@ -247,11 +247,11 @@ def test_a_run_that_goes_bad_is_named_and_the_rest_end_as_they_would(
     assert capsys.readouterr().err == f"ersac: {sick.name} failed: {reason}\n"
     assert left(home) == {name: told for name, told in left(whole[0]).items() if name != sick.name}
     with pytest.raises(exits.NonFinite, match=r"^1 of 5 runs failed; ersac runs .* lists them$"):
-        report.verdict(home)
+        report.raise_if_incomplete(home)
     assert runner.plan_batches(home, wanted) == []  # it would only fail again
     assert run(home, wanted) == report
-    rows = {Path(row.run).name: row for row in listing.rows(home)}
-    assert rows[sick.name].words() == f"failed: {reason}"
+    rows = {Path(row.run).name: row for row in listing.find_runs(home)}
+    assert rows[sick.name].describe_state() == f"failed: {reason}"
     assert sorted(row.state for row in rows.values()) == ["ended"] * 4 + ["failed"]
 
 
@@ -276,12 +276,12 @@ def test_a_batch_that_breaks_is_named_and_the_others_go_on(whole, tmp_path, monk
     why = "RuntimeError: no room on the device"
     assert report == runner.Report(1, 5, {}, dict.fromkeys((each.name for each in WANTED[:4]), why))
     assert (
-        capsys.readouterr().err == f"ersac: a batch of 4 runs from {WANTED[0].name} broke: {why}\n"
+        capsys.readouterr().err == f"ersac: a batch of 4 runs from {WANTED[0].name} failed: {why}\n"
     )
     with pytest.raises(
-        exits.Resumable, match=r"^4 of 5 runs are missing in .*; go on with the same command$"
+        exits.Resumable, match=r"^4 of 5 runs are missing in .*; resume with the same command$"
     ):
-        report.verdict(home)
+        report.raise_if_incomplete(home)
     assert run(home) == whole[1]
     assert left(home) == left(whole[0])
 
@@ -292,8 +292,8 @@ def test_half_removed_checkpoints_are_nobodys(whole, tmp_path):
     with pytest.raises(exits.Stopped):
         run(home, poll=after(3))
     batch = home / runner.BATCHES / disk.names(home / runner.BATCHES)[0]
-    batch.rename(batch.with_name(batch.name + runner.GONE))
-    next(batch.with_name(batch.name + runner.GONE).rglob("*.npz")).unlink()
+    batch.rename(batch.with_name(batch.name + runner.REMOVED))
+    next(batch.with_name(batch.name + runner.REMOVED).rglob("*.npz")).unlink()
     assert run(home) == whole[1]
     assert left(home) == left(whole[0])
     assert disk.names(home / runner.BATCHES) == []
@@ -302,7 +302,7 @@ def test_half_removed_checkpoints_are_nobodys(whole, tmp_path):
 def test_a_directory_belongs_to_one_sweep(whole, tmp_path):
     home, _, _ = whole
     with pytest.raises(SettingsError, match="holds another sweep: a sweep; choose another"):
-        runner.run_sweep("another", WANTED, home, engines.local, display.NullDisplay())
+        runner.run_sweep("another", WANTED, home, engines.run_local, display.NullDisplay())
     with disk.lock(home / run_dir.LOCK), pytest.raises(SettingsError, match="is in use by process"):
         run(home)
     (tmp_path / "thesis.tex").write_text("precious")
@@ -319,16 +319,19 @@ def test_the_list_counts_a_sweep_and_what_is_under_way(whole, tmp_path):
     ]
     with pytest.raises(exits.Stopped):
         run(home, rarely, poll=after(3))  # saved because it was stopped, and for no other reason
-    rows = list(listing.rows(tmp_path))
+    rows = list(listing.find_runs(tmp_path))
     assert [Path(row.run).name for row in rows] == [
         each.name for each in WANTED[:4]
     ]  # the fifth was never begun
     episodes = 2 * 5 * 20 // 5  # two chunks
-    assert {row.words() for row in rows} == {f"stopped at episode {episodes}"}
+    assert {row.describe_state() for row in rows} == {f"stopped at episode {episodes}"}
     batch = next((home / runner.BATCHES).iterdir())
     with disk.lock(batch / run_dir.LOCK):
-        assert all(row.words().startswith("running process ") for row in listing.rows(tmp_path))
-    told = json.loads(json.dumps(listing.listing_json(list(listing.rows(whole[0])))))
+        assert all(
+            row.describe_state().startswith("running process ")
+            for row in listing.find_runs(tmp_path)
+        )
+    told = json.loads(json.dumps(listing.listing_json(list(listing.find_runs(whole[0])))))
     assert told["sweeps"] == [
         {"directory": str(whole[0]), "sweep": "a sweep", "ended": 5, "failed": 0, "wanted": 5}
     ]

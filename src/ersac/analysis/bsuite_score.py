@@ -9,7 +9,7 @@ import numpy as np
 
 SIZES = tuple(range(10, 51, 2))  # of deep_sea and of deep_sea_stochastic
 HEIGHTS = tuple(n / 20 for n in range(20))  # of cartpole_swingup
-SEA_EPISODES, SWINGUP_EPISODES = 10_000, 1_000  # that are scored
+DEEP_SEA_EPISODES, SWINGUP_EPISODES = 10_000, 1_000  # that are scored
 FORGIVENESS = 100  # episodes beyond the 2^size of dithering
 BAD_SHARE = {False: 0.9, True: 0.8}  # below which a sea is solved: deterministic, stochastic
 LEAST_EPISODES = {False: 1, True: 100}
@@ -17,19 +17,19 @@ PERFECT_RETURN, GOOD_RETURN = 700.0, 100.0  # of an episode of the swing-up
 RATIOS = (1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
 
 
-def logged(episodes: int) -> np.ndarray:
+def logged_episodes(episodes: int) -> np.ndarray:
     """The episodes, counted from one, of so many that bsuite writes down."""
     powers = 10.0 ** np.arange(len(str(max(1, episodes))))
     written = np.outer(powers, RATIOS).ravel()
     return written[(written == np.floor(written)) & (written <= episodes)].astype(int)
 
 
-def sea_solved(goals: np.ndarray, stochastic: bool = False) -> int | None:
+def deep_sea_solved(goals: np.ndarray, stochastic: bool = False) -> int | None:
     """The first episode written down by which the share of bad ones was low enough; None where never.
 
     goals: [episodes] bool, whether an episode was not bad: it never turned left on the one path to the treasure.
     """
-    episode = logged(min(len(goals), SEA_EPISODES))
+    episode = logged_episodes(min(len(goals), DEEP_SEA_EPISODES))
     episode = episode[episode >= LEAST_EPISODES[stochastic]]
     bad = np.cumsum(~np.asarray(goals, bool))[episode - 1]
     found = episode[bad / episode < BAD_SHARE[stochastic]]
@@ -38,7 +38,7 @@ def sea_solved(goals: np.ndarray, stochastic: bool = False) -> int | None:
 
 def deep_sea_score(goals: Mapping[int, np.ndarray], stochastic: bool = False) -> float:
     """The share of sizes that were solved sooner than by dithering; bsuite's score has all of `SIZES`."""
-    when = {size: sea_solved(found, stochastic) for size, found in goals.items()}
+    when = {size: deep_sea_solved(found, stochastic) for size, found in goals.items()}
     return float(
         np.mean(
             [
@@ -63,7 +63,7 @@ def cartpole_swingup_score(returns: Mapping[float, np.ndarray]) -> float:
 
 
 def _swingup(returns: np.ndarray) -> float:
-    scored = returns[: logged(min(len(returns), SWINGUP_EPISODES))[-1]]
+    scored = returns[: logged_episodes(min(len(returns), SWINGUP_EPISODES))[-1]]
     return 0.5 * (
         float(np.clip(scored.mean() / PERFECT_RETURN, 0, 1)) + float(scored.max() > GOOD_RETURN)
     )

@@ -55,7 +55,7 @@ def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Com
     for run in read_runs(paths, note):
         name = run.env if run.depth is None else f"{run.env}, depth {run.depth}"
         curves = found.setdefault(name, {}).setdefault(run.agent, [])
-        curves += [curve_of(stats, run) for stats in run.seeds if len(stats.returns)]
+        curves += [learning_curve(stats, run) for stats in run.seeds if len(stats.returns)]
     told = [each for env, agents in found.items() for each in _beside(env, agents)]
     if not told:
         raise SettingsError(
@@ -78,7 +78,7 @@ def read_runs(paths: Sequence[Path], note: Callable[[str], None]) -> Iterator[Ru
             yield from packed.runs
 
 
-def curve_of(stats: EpisodeStats, run: RunRecord) -> Curve:
+def learning_curve(stats: EpisodeStats, run: RunRecord) -> Curve:
     """What one seed's episodes came to."""
     steps = stats.steps
     if steps is None:  # DeepSea, whose episodes are as long as it is deep
@@ -106,10 +106,10 @@ def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
         interval, other_interval = (scores.median_interval(end) for end in ends)
         better = scores.probability_of_improvement(*ends)
         both = (agent, len(ours), first, *interval, other, len(theirs), second, *other_interval)
-        yield Comparison(env, steps, *both, better, steps_to_stay(when, median(ours), second))
+        yield Comparison(env, steps, *both, better, steps_to_reach(when, median(ours), second))
 
 
-def steps_to_stay(steps: np.ndarray, curve: np.ndarray, level: float) -> int | None:
+def steps_to_reach(steps: np.ndarray, curve: np.ndarray, level: float) -> int | None:
     """The first of some steps from which on a curve is never below a level again."""
     below = np.flatnonzero(~(curve >= level))
     first = 0 if not len(below) else below[-1] + 1

@@ -20,7 +20,7 @@ LINE_SECONDS = 2.0  # between lines of progress
 Table = dict[str, np.ndarray]  # columns by name, all of one length
 
 
-def episodes(run: StoredRun) -> Iterator[Table]:
+def episode_tables(run: StoredRun) -> Iterator[Table]:
     """A row an episode, a table a seed."""
     for stats in run.seeds:
         number = np.arange(1, len(stats.goals) + 1)
@@ -31,7 +31,7 @@ def episodes(run: StoredRun) -> Iterator[Table]:
         }
 
 
-def metrics(run: StoredRun) -> Iterator[Table]:
+def metric_tables(run: StoredRun) -> Iterator[Table]:
     """A row a point of the learner's metrics, a table a seed."""
     step, told = run.metrics
     for place, stats in enumerate(run.seeds):
@@ -41,13 +41,13 @@ def metrics(run: StoredRun) -> Iterator[Table]:
         }
 
 
-def seeds(run: StoredRun) -> Iterator[Table]:
+def seed_tables(run: StoredRun) -> Iterator[Table]:
     """A row a seed: its verdicts, then every setting of its run, of which seed and episodes are here called first_seed and budget."""
     settings, env = _flat(run_dir.settings_json(run.settings)), run.settings.env
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for stats in run.seeds:
         own = {**_origin(run), "seed": stats.seed, "episodes": len(stats.goals)}
-        own |= scores.every(stats.goals, env.stochastic)
+        own |= scores.goal_metrics(stats.goals, env.stochastic)
         yield {
             name: np.array([value], object) for name, value in {**own, **settings, **own}.items()
         }
@@ -77,9 +77,9 @@ def _flat(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 TABLES: dict[str, Callable[[StoredRun], Iterator[Table]]] = {
-    "episodes": episodes,
-    "metrics": metrics,
-    "seeds": seeds,
+    "episodes": episode_tables,
+    "metrics": metric_tables,
+    "seeds": seed_tables,
 }
 
 
@@ -102,7 +102,7 @@ def as_parquet(tables: list[Table]) -> bytes:
     from pyarrow import parquet
 
     kind = lambda name: (
-        pyarrow.int64() if name in scores.every(np.zeros(0, bool)) else None
+        pyarrow.int64() if name in scores.goal_metrics(np.zeros(0, bool)) else None
     )  # a verdict may be null in every row
     one = lambda table: pyarrow.table(
         {name: pyarrow.array(_objects(column), kind(name)) for name, column in table.items()}

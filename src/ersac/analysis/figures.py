@@ -56,12 +56,12 @@ Draw = Callable[[Axes, Sequence[SolveRun]], Numbers]
 class FigureSpec(NamedTuple):
     """How a figure is made: from which sweeps, and by which function."""
 
-    sweeps: tuple[str, ...]  # none: a diagram
+    sweeps: tuple[str, ...]  # none: a draw_diagram
     title: str
     draw: Draw
 
 
-def lines_of(runs: Sequence[SolveRun]) -> dict[str, list[SolveRun]]:
+def group_by_line(runs: Sequence[SolveRun]) -> dict[str, list[SolveRun]]:
     """Runs by their line, in the order of the sweep."""
     lines: dict[str, list[SolveRun]] = {}
     for run in runs:
@@ -69,7 +69,7 @@ def lines_of(runs: Sequence[SolveRun]) -> dict[str, list[SolveRun]]:
     return lines
 
 
-def by_depth(runs: Sequence[SolveRun]) -> dict[int, list[SolveRun]]:
+def group_by_depth(runs: Sequence[SolveRun]) -> dict[int, list[SolveRun]]:
     """Runs by their depth, shallow first."""
     return {
         depth: [run for run in runs if run.depth == depth]
@@ -87,8 +87,8 @@ def median_solved(runs: Sequence[SolveRun]) -> float | None:
 def draw_solve_times(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """Episodes until solved against depth: a point a seed, a line through the medians, a cross at the budget for a failure."""
     told: Numbers = {}
-    for colour, (name, line) in zip(COLOURS * 2, lines_of(runs).items(), strict=False):
-        per_depth = by_depth(line)
+    for colour, (name, line) in zip(COLOURS * 2, group_by_line(runs).items(), strict=False):
+        per_depth = group_by_depth(line)
         for depth, some in per_depth.items():
             solved = [run.solved for run in some if run.solved is not None]
             axes.plot([depth] * len(solved), solved, "o", ms=3, color=colour, alpha=0.5)
@@ -116,7 +116,7 @@ def draw_solve_times(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     return told
 
 
-def solve_times_even(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
+def draw_solve_times_linear(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """The same on even scales."""
     told = draw_solve_times(axes, runs)
     axes.set(xscale="linear", yscale="linear")
@@ -125,10 +125,11 @@ def solve_times_even(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
 
 def draw_power_law(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """Solve times of the first line with the power of depth that fits their medians, and its interval."""
-    name, line = next(iter(lines_of(runs).items()))
+    name, line = next(iter(group_by_line(runs).items()))
     told = draw_solve_times(axes, line)
     samples = {
-        depth: [run.solved or run.budget for run in some] for depth, some in by_depth(line).items()
+        depth: [run.solved or run.budget for run in some]
+        for depth, some in group_by_depth(line).items()
     }
     if len(samples) < 3:
         return told
@@ -140,12 +141,12 @@ def draw_power_law(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     return told | {"fit": {name: fit._asdict()}}
 
 
-def share_solved(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
+def draw_solved_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """The share of all seeds and depths that was solved by each episode, a line a setting."""
     told: Numbers = {}
     most = max(run.budget for run in runs)
     episode = np.unique(np.geomspace(10, most, CURVE_POINTS).astype(int))
-    for colour, (name, line) in zip(COLOURS * 2, lines_of(runs).items(), strict=False):
+    for colour, (name, line) in zip(COLOURS * 2, group_by_line(runs).items(), strict=False):
         when = np.array([run.solved if run.solved is not None else np.inf for run in line])
         style = "--" if name.endswith("fixed") else "-"
         axes.plot(
@@ -156,7 +157,7 @@ def share_solved(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
             color=colour,
             label=name,
         )
-        low, high = scores.wilson(int(np.isfinite(when).sum()), len(when))
+        low, high = scores.wilson_interval(int(np.isfinite(when).sum()), len(when))
         told[name] = {
             "solved": int(np.isfinite(when).sum()),
             "of": len(when),
@@ -172,16 +173,18 @@ def share_solved(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     return told
 
 
-def goal_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
+def draw_goal_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """The share of episodes that reach the goal, averaged over seeds, between the worst and the best tenth of them."""
     told: Numbers = {}
-    for colour, (name, line) in zip(COLOURS, lines_of(runs).items(), strict=False):
+    for colour, (name, line) in zip(COLOURS, group_by_line(runs).items(), strict=False):
         episode = np.unique(
             np.linspace(
                 scores.RELIABLE_WINDOW, max(len(run.goals) for run in line), CURVE_POINTS
             ).astype(int)
         )
-        shares = np.stack([recent_share(run.goals, episode) for run in line])  # [seeds, points]
+        shares = np.stack(
+            [recent_goal_share(run.goals, episode) for run in line]
+        )  # [seeds, points]
         axes.plot(
             episode, shares.mean(axis=0), color=colour, lw=1.5, label=f"{name}, {len(line)} seeds"
         )
@@ -207,12 +210,12 @@ def goal_share(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     return told
 
 
-def recent_share(goals: np.ndarray, episode: np.ndarray) -> np.ndarray:
+def recent_goal_share(goals: np.ndarray, episode: np.ndarray) -> np.ndarray:
     """The share of goals among the last hundred before each episode; a run that ended early keeps its last value."""
     return scores.running_means(goals, np.minimum(episode, len(goals)))
 
 
-def diagram(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
+def draw_diagram(axes: Axes, runs: Sequence[SolveRun]) -> Numbers:
     """DeepSea itself: the one path to the treasure, and all the others."""
     depth = 6
     for row in range(depth):
@@ -247,28 +250,30 @@ def _cell(row: int, column: int, colour: str) -> Any:
 
 
 FIGURES: dict[str, FigureSpec] = {
-    "f-DeepSea": FigureSpec((), "DeepSea", diagram),
+    "f-DeepSea": FigureSpec((), "DeepSea", draw_diagram),
     "f-DeepSea_solved_v_boot_dqn": FigureSpec(
         ("solve-time", "boot-dqn"), "Who solves DeepSea, and how deep", draw_solve_times
     ),
     "f-solve_time_v_depth": FigureSpec(
         ("solve-time",), "ERSAC's solve time against depth", draw_power_law
     ),
-    "f-robustness_lambda": FigureSpec(("robustness-lambda",), "TD(lambda)", share_solved),
+    "f-robustness_lambda": FigureSpec(("robustness-lambda",), "TD(lambda)", draw_solved_share),
     "f-robustness_rollout": FigureSpec(
-        ("robustness-rollout",), "Steps between updates", share_solved
+        ("robustness-rollout",), "Steps between updates", draw_solved_share
     ),
-    "f-robustness_tau": FigureSpec(("robustness-tau",), "tau learned and tau fixed", share_solved),
-    "f-depth_250": FigureSpec(("depth-250",), "Depth 250", goal_share),
+    "f-robustness_tau": FigureSpec(
+        ("robustness-tau",), "tau learned and tau fixed", draw_solved_share
+    ),
+    "f-depth_250": FigureSpec(("depth-250",), "Depth 250", draw_goal_share),
     "f-replay_v_no_replay": FigureSpec(("replay",), "With replay and without", draw_solve_times),
     "f-replay_v_no_replay_not_log": FigureSpec(
-        ("replay",), "With replay and without", solve_times_even
+        ("replay",), "With replay and without", draw_solve_times_linear
     ),
     "f-depth_100_kimpala_100_seeds": FigureSpec(
-        ("replay-100",), "Depth 100: reaching the goal, and staying there", goal_share
+        ("replay-100",), "Depth 100: reaching the goal, and staying there", draw_goal_share
     ),
     "f-replay_noise_v_no_noise": FigureSpec(
-        ("replay-noise",), "Noise that is stored with each step, and none", share_solved
+        ("replay-noise",), "Noise that is stored with each step, and none", draw_solved_share
     ),
     "f-solve_time_v_depth_kimpala": FigureSpec(
         ("replay-law",), "ERSAC + replay's solve time against depth", draw_power_law
@@ -311,8 +316,8 @@ def make_figure(
     out: Path,
 ) -> dict[str, Any]:
     """Draw a figure from the runs that a directory or a pack has, and write it with its numbers."""
-    found = [(instance, read_wanted(source, instance)) for source, instance in wanted]
-    present = [(depth_of(instance), run) for instance, run in found if run is not None]
+    found = [(instance, read_instance(source, instance)) for source, instance in wanted]
+    present = [(instance_depth(instance), run) for instance, run in found if run is not None]
     runs = [SolveRun(run.line, depth, run.episodes, run.seeds[0].goals) for depth, run in present]
     missing = [instance.name for instance, run in found if run is None]
     if wanted and not runs:
@@ -320,7 +325,7 @@ def make_figure(
         where = source.path if isinstance(source, Pack) else source
         raise exits.Resumable(f"no run in {where} has ended: there is nothing to draw")
     absent = f"    {len(missing)} of {len(wanted)} runs missing" if missing else ""
-    made_of = origin({(run or each).name: each.settings.run.seed for each, run in found})
+    made_of = provenance({(run or each).name: each.settings.run.seed for each, run in found})
     whence = "".join(f"    {name.replace('_', ' ')} {value}" for name, value in made_of.items())
     figure, numbers = draw_figure(label, runs, scale, caption + whence + absent)
     disk.make_directory(out)
@@ -339,21 +344,21 @@ def make_figure(
     return told | {"picture": str(picture)}
 
 
-def read_wanted(source: Path | Pack, instance: Instance) -> RunRecord | None:
+def read_instance(source: Path | Pack, instance: Instance) -> RunRecord | None:
     """A run in a directory, by the name with the hash of its settings, or in a pack."""
     if isinstance(source, Pack):
-        return source.find(instance.line, depth_of(instance), instance.settings.run.seed)
+        return source.find(instance.line, instance_depth(instance), instance.settings.run.seed)
     with contextlib.suppress(SettingsError, OSError):
         return pack.read_run(source / instance.name, instance.line)
     return None
 
 
-def depth_of(instance: Instance) -> int:
+def instance_depth(instance: Instance) -> int:
     """The depth of a run of DeepSea."""
     return config.sea(instance.settings).depth
 
 
-def origin(seeds: dict[str, int]) -> dict[str, str]:
+def provenance(seeds: dict[str, int]) -> dict[str, str]:
     """What a figure is of, from its runs' names and seeds: a hash, the seeds, and the date."""
     drawn = {"date": datetime.now(UTC).date().isoformat()}
     if not seeds:

@@ -19,11 +19,11 @@ def draw_picture(
     """The learning curve of every seed beside maps of visits and sigma at two moments."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     curves, maps = figure.subfigures(1, 2, width_ratios=(1.15, 1), squeeze=False)[0]
-    learning_curves(curves.subplots(), seeds)
+    draw_learning_curves(curves.subplots(), seeds)
     if map_snapshots:
         axes = maps.subplots(2, len(map_snapshots), squeeze=False)
         for column, map_snapshot in enumerate(map_snapshots):
-            visits_map(axes[0, column], map_snapshot)
+            draw_visits_map(axes[0, column], map_snapshot)
             draw_sigma_map(
                 axes[1, column], map_snapshot, top=max(float(m.sigma.max()) for m in map_snapshots)
             )
@@ -55,7 +55,7 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
     return figure
 
 
-def learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
+def draw_learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
     """Share of the last 100 episodes that reached the goal, a line a seed."""
     for stats in seeds:
         episode = np.unique(np.linspace(1, len(stats.goals), POINTS).astype(int))
@@ -75,7 +75,7 @@ def learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
-def visits_map(axes: Axes, map_snapshot: MapSnapshot) -> None:
+def draw_visits_map(axes: Axes, map_snapshot: MapSnapshot) -> None:
     """How often each cell was visited, on a logarithmic scale; never is white."""
     seen = np.ma.masked_equal(map_snapshot.visits, 0)
     image = axes.imshow(

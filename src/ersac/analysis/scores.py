@@ -74,7 +74,7 @@ def power_law(samples: Mapping[int, Sequence[float]]) -> PowerLaw:
     return PowerLaw(float(np.exp(intercept)), float(exponent), float(low), float(high))
 
 
-def wilson(hits: int, of: int) -> tuple[float, float]:
+def wilson_interval(hits: int, of: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson's), as scipy.stats has it, which takes seconds to import."""
     share, square = hits / of, NORMAL_975**2
     twice = 2 * (of + square)
@@ -83,7 +83,7 @@ def wilson(hits: int, of: int) -> tuple[float, float]:
     return 0.0 if hits == 0 else centre - half, 1.0 if hits == of else centre + half
 
 
-def of_returns(stats: Any) -> dict[str, float | int | None]:
+def return_metrics(stats: Any) -> dict[str, float | int | None]:
     """What a seed's returns come to: the mean of the last hundred, the best mean of a hundred, and the steps by which it was solved."""
     if not len(stats.returns):
         return {"mean_return": None, "best_mean_return": None, "solved_steps": None}
@@ -121,7 +121,7 @@ def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -
     return float(np.mean((above > 0) + 0.5 * (above == 0)))
 
 
-def every(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:
+def goal_metrics(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:
     """Each verdict by its name; None where never."""
     return {
         "first_goal": first_goal(goals),

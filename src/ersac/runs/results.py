@@ -45,7 +45,7 @@ class Result:
 
     def verdict(self, stats: EpisodeStats) -> dict[str, int | None]:
         """When a seed first reached the goal, and when each rule calls it solved; None where never."""
-        return scores.every(stats.goals, self.settings.env.stochastic)
+        return scores.goal_metrics(stats.goals, self.settings.env.stochastic)
 
     def summary(self) -> dict[str, Any]:
         """The run as one JSON object."""
@@ -58,7 +58,7 @@ class Result:
             where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
         else:
             per_seed = [
-                row | scores.of_returns(stats)
+                row | scores.return_metrics(stats)
                 for row, stats in zip(per_seed, self.seeds, strict=True)
             ]
             where = {

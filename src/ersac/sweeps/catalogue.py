@@ -1,7 +1,8 @@
-"""Sweeps as data: which lines, at which depths, with which seeds. No jax here.
+"""Sweeps as data: which agents, at which depths, with which seeds. No jax here.
 
-A scale changes depths, seeds and episodes, never another setting: `smoke` takes minutes on two cores, `desk` hours, `paper` has the
-paper's numbers. What is reported uses seeds from 1000; what is tuned, seeds below 100.
+A scale changes depths, seeds and episodes, never another setting: `smoke` takes minutes on two
+cores, `desk` hours, `paper` has the paper's numbers. Reported results use seeds from 1000, tuning
+uses seeds below 100.
 """
 
 import random
@@ -25,8 +26,8 @@ from ersac.config import (
 from ersac.runs import run_dir
 
 SCALES = ("smoke", "desk", "paper")
-TUNED, REPORTED = 0, 1000  # first seeds
-FAR = 1200  # at depth 250, where seeds before these were looked at: they told of the prior, and of what is given up too soon
+TUNING_SEED, REPORT_SEED = 0, 1000  # the first of each
+DEPTH_250_SEED = 1200  # earlier seeds were used to choose the settings of depth 250
 
 
 class SweepLine(NamedTuple):
@@ -35,9 +36,7 @@ class SweepLine(NamedTuple):
     name: str
     agent: str
     learner: ActorCritic | BootDQN
-    deepest: int | None = (
-        None  # beyond which it is known to fail, so that its budget would be wasted
-    )
+    max_depth: int | None = None  # deeper, it is known to fail: its budget would be wasted
     stochastic: bool = False
 
 
@@ -52,10 +51,10 @@ class SweepSize(NamedTuple):
 class Sweep(NamedTuple):
     """Every line at every depth with every seed."""
 
-    what: str  # it is for, in a line
+    purpose: str  # one line for `ersac sweep`
     lines: tuple[SweepLine, ...]
     sizes: dict[str, SweepSize]  # by scale
-    first_seed: int = REPORTED
+    first_seed: int = REPORT_SEED
     stop_when_solved: bool = True
 
 
@@ -67,22 +66,21 @@ class Instance(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A name that no run with other settings has."""
-        seed = self.settings.run.seed
-        return f"{self.line}-depth-{sea(self.settings).depth}-seed-{seed}-{run_dir.settings_hash(self.settings)[:8]}"
+        """A directory name that no run with other settings has."""
+        depth, seed = sea(self.settings).depth, self.settings.run.seed
+        digest = run_dir.settings_hash(self.settings)[:8]
+        return f"{self.line}-depth-{depth}-seed-{seed}-{digest}"
 
 
 def instances(sweep: Sweep, size: SweepSize) -> list[Instance]:
     """Every run of a sweep, always in the same order."""
     seeds = range(sweep.first_seed, sweep.first_seed + size.seeds)
+    run = lambda seed: Run(1, seed, size.episodes, sweep.stop_when_solved)
     return [
-        Instance(
-            line.name,
-            check(_settings(line, depth, Run(1, seed, size.episodes, sweep.stop_when_solved))),
-        )
+        Instance(line.name, check(_settings(line, depth, run(seed))))
         for depth in size.depths
         for line in sweep.lines
-        if line.deepest is None or depth <= line.deepest
+        if line.max_depth is None or depth <= line.max_depth
         for seed in seeds
     ]
 
@@ -92,11 +90,11 @@ def _settings(line: SweepLine, depth: int, run: Run) -> Experiment:
 
 
 def sizes(smoke: SweepSize, desk: SweepSize, paper: SweepSize) -> dict[str, SweepSize]:
-    """One size a scale."""
+    """The sizes by scale."""
     return dict(zip(SCALES, (smoke, desk, paper), strict=True))
 
 
-SEARCHED_IN: dict[str, tuple[float, float]] = {  # drawn between these, evenly in the logarithm
+SEARCH_RANGES: dict[str, tuple[float, float]] = {  # drawn log-uniformly between these
     "policy_rate": (0.02, 0.2),
     "value_rate": (0.05, 0.5),
     "reward_rate": (0.02, 0.2),
@@ -104,12 +102,10 @@ SEARCHED_IN: dict[str, tuple[float, float]] = {  # drawn between these, evenly i
     "learning_rate": (1e-4, 2e-3),
     "value_weight": (0.05, 1.0),
 }
-
-
-SEARCHED = sizes(
+BASELINE_SIZES = sizes(
     SweepSize((10,), 2, 2_000), SweepSize((20, 40), 4, 20_000), SweepSize((20, 30, 40), 16, 100_000)
 )
-ROBUSTNESS = sizes(
+ROBUSTNESS_SIZES = sizes(
     SweepSize((10, 15), 3, 3_000),
     SweepSize((20, 40), 5, 20_000),
     SweepSize((10, 20, 30, 40, 50), 5, 100_000),
@@ -117,85 +113,64 @@ ROBUSTNESS = sizes(
 
 
 class LineFactory:
-    """The lines of a study whose agents have one kind of network."""
+    """Makes the lines of sweeps whose agents have one network type, mlp or table."""
 
     def __init__(self, network: str) -> None:
-        """network: mlp, or table, whose records were made when `ersac` was the name of the sampled critic."""
-        named = {"ersac": TABLE_PRESETS["ersac-sampled"], "ersac-expected": TABLE_PRESETS["ersac"]}
+        self.is_table = network == "table"
+        # The records of table sweeps are from before `ersac-sampled` was renamed from `ersac`.
+        renamed = {
+            "ersac": TABLE_PRESETS["ersac-sampled"],
+            "ersac-expected": TABLE_PRESETS["ersac"],
+        }
         boot = {name: PRESETS[name] for name in ("boot-dqn", "boot-dqn-large")}
         self.presets: dict[str, Any] = (
-            PRESETS if network == "mlp" else {**TABLE_PRESETS, **boot, **named}
+            {**TABLE_PRESETS, **boot, **renamed} if self.is_table else PRESETS
         )
 
-    def line(self, name: str, agent: str, deepest: int | None = None, **changes: Any) -> SweepLine:
-        """An agent's preset under a name, with some of its settings changed."""
-        return SweepLine(name, agent, override(self.presets[agent], **changes), deepest)
+    def line(
+        self, name: str, agent: str, max_depth: int | None = None, **changes: Any
+    ) -> SweepLine:
+        """An agent's preset under a name, with some settings changed."""
+        return SweepLine(name, agent, override(self.presets[agent], **changes), max_depth)
 
     def counts(self) -> SweepLine:
-        """ERSAC with visit counts as its source of sigma."""
-        return SweepLine(
-            "ersac-counts", "ersac", replace_at(self.presets["ersac"], ("uncertainty",), Counts())
-        )
+        """ERSAC with visit counts as its estimator of sigma."""
+        learner = replace_at(self.presets["ersac"], ("uncertainty",), Counts())
+        return SweepLine("ersac-counts", "ersac", learner)
 
     def as_printed(self, variance: float, **ensemble: Any) -> SweepLine:
-        """Replay as the paper adds it: the sampled critic, everything else as the on-policy agent has it."""
+        """Replay as the paper describes it: the sampled critic, all else as on-policy."""
         learner = replace_at(self.presets["ersac"], ("buffer",), Replay())
-        learner = replace_at(
-            learner, ("uncertainty",), Ensemble(noise_variance=variance, **ensemble)
-        )
+        estimator = Ensemble(noise_variance=variance, **ensemble)
+        learner = replace_at(learner, ("uncertainty",), estimator)
         return SweepLine(f"as-printed-noise-{variance:g}", "ersac-replay", learner)
 
     def candidates(self, count: int) -> tuple[SweepLine, ...]:
-        """ERSAC with settings drawn at random: always the same ones."""
+        """ERSAC with randomly drawn settings: the same ones in every process."""
         rng = random.Random(0)
-        draw = lambda low, high: float(f"{low * (high / low) ** rng.random():.3g}")
-        drawn = lambda: (
+        log_uniform = lambda low, high: float(f"{low * (high / low) ** rng.random():.3g}")
+        draw = lambda: (
             {"lam": rng.choice((0.6, 0.8, 0.9, 0.95))}
-            | {name: draw(*span) for name, span in SEARCHED_IN.items()}
+            | {name: log_uniform(*bounds) for name, bounds in SEARCH_RANGES.items()}
         )
-        return tuple(self.line(f"candidate-{n}", "ersac", None, **drawn()) for n in range(count))
+        return tuple(self.line(f"candidate-{n}", "ersac", None, **draw()) for n in range(count))
+
+    def baselines(self) -> tuple[SweepLine, SweepLine, SweepLine]:
+        """ERSAC, optimism and vanilla, the latter two as deep as they get."""
+        return (
+            self.line("ersac", "ersac"),
+            self.line("optimism", "optimism", max_depth=100),
+            self.line("vanilla", "vanilla", max_depth=20),
+        )
 
 
-def study(network: str) -> dict[str, Sweep]:
-    """The sweeps of the DeepSea study, of agents with networks or with tables."""
-    lines = LineFactory(network)
-    line, is_table = lines.line, network == "table"
-    ersac, counts = line("ersac", "ersac"), lines.counts()
-    vanilla, optimism = (
-        line("vanilla", "vanilla", deepest=20),
-        line("optimism", "optimism", deepest=100),
-    )
-    replay, replay_max = (
-        line("ersac-replay", "ersac-replay"),
-        line("ersac-replay-max", "ersac-replay-max"),
-    )
-    far: dict[str, Any] = (
-        {"gamma": 0.999, "lam": 0.95, "prior_scale": 0.1, "max_logit_gap": 8}
-        if is_table
-        else {"gamma": 0.999}
-    )
-    of_tables = lambda: (
-        line("no-policy-rows", "ersac", policy_rate=0.0),
-        line("no-value-rows", "ersac", value_rate=0.0),
-        line("no-reward-rows", "ersac", reward_rate=0.0),
-        line("no-limit", "ersac", advantage_limit=1e9),
-        line("logit-limit", "ersac", max_logit_gap=8),
-        line("shared-reward-heads", "ersac", shared_reward_heads=True),
-        line("critic-apart", "ersac", value_weight=0.0),
-        line("rows-only", "ersac", learning_rate=0.0),
-    )
-    of_networks = lambda: (
-        line("sampled", "ersac-sampled"),
-        line("two-passes", "ersac", passes=2),
-        line("no-running-spread", "ersac", spread_decay=0.0),
-        line("no-spread", "ersac", normalise_advantages=False),
-        line("no-limit", "ersac", advantage_limit=1e9),
-        line("narrow-estimator", "ersac", estimator_hidden=(64,)),
-        line("two-layers", "ersac", hidden=(64, 64)),
-        line("upper-1", "ersac", upper_percent=1),
-        line("upper-30", "ersac", upper_percent=30),
-        line("all-of-sigma", "ersac", sigma_scale=1.0),
-    )
+def depth_sweeps(lines: LineFactory) -> dict[str, Sweep]:
+    """Solve times against depth, and single depths."""
+    line = lines.line
+    ersac, optimism, vanilla = lines.baselines()
+    far: dict[str, Any] = {"gamma": 0.999}
+    if lines.is_table:
+        far |= {"lam": 0.95, "prior_scale": 0.1, "max_logit_gap": 8}
     return {
         "solve-time": Sweep(
             "episodes until solved against depth",
@@ -207,10 +182,10 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "boot-dqn": Sweep(
-            "Bootstrapped DQN beside it: an update a step is dear, so it has depths and seeds of its own",
+            "Bootstrapped DQN; one update per step is slow, so it has its own depths and seeds",
             (
-                line("boot-dqn", "boot-dqn", deepest=60),
-                line("boot-dqn-large", "boot-dqn-large", deepest=60),
+                line("boot-dqn", "boot-dqn", max_depth=60),
+                line("boot-dqn-large", "boot-dqn-large", max_depth=60),
             ),
             sizes(
                 SweepSize((5, 10), 2, 1_000),
@@ -219,7 +194,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "vanilla-wall": Sweep(
-            "where actor-critic without optimism stops",
+            "the depth at which actor-critic without optimism stops solving",
             (vanilla,),
             sizes(
                 SweepSize((5, 8), 2, 2_000),
@@ -228,7 +203,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "depth-100": Sweep(
-            "a hundred seeds at depth 100, each to the end of its budget: who falls back after it was solved",
+            "a hundred seeds at depth 100, each to the end of its budget: which fall back after solving",
             (ersac,),
             sizes(
                 SweepSize((15,), 8, 2_000),
@@ -238,20 +213,20 @@ def study(network: str) -> dict[str, Sweep]:
             stop_when_solved=False,
         ),
         "depth-250": Sweep(
-            "depth 250, with the discount and the mixing that the paper takes there",
+            "depth 250, with the paper's discount and lambda for it",
             (line("ersac-far", "ersac", **far),),
             sizes(
                 SweepSize((25,), 2, 5_000),
                 SweepSize((250,), 10, 150_000),
                 SweepSize((250,), 100, 1_000_000),
             ),
-            first_seed=FAR,
+            first_seed=DEPTH_250_SEED,
         ),
         "expected": Sweep(
-            "what it buys to know the bonus of every action",
+            "the effect of knowing the bonus of every action",
             (
                 line("ersac-expected", "ersac-expected")
-                if is_table
+                if lines.is_table
                 else line("ersac-sampled", "ersac-sampled"),
             ),
             sizes(
@@ -260,8 +235,18 @@ def study(network: str) -> dict[str, Sweep]:
                 SweepSize(tuple(range(10, 101, 10)), 20, 100_000),
             ),
         ),
+    }
+
+
+def replay_sweeps(lines: LineFactory) -> dict[str, Sweep]:
+    """Agents with a replay buffer."""
+    line = lines.line
+    ersac = line("ersac", "ersac")
+    replay = line("ersac-replay", "ersac-replay")
+    replay_max = line("ersac-replay-max", "ersac-replay-max")
+    return {
         "replay": Sweep(
-            "episodes until solved against depth, with what is remembered and without",
+            "episodes until solved against depth, with and without replay",
             (replay, ersac, replay_max),
             sizes(
                 SweepSize((5, 10, 15), 2, 1_500),
@@ -279,7 +264,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "replay-100": Sweep(
-            "depth 100: when the goal is first reached, and how soon every episode reaches it",
+            "depth 100: when the goal is first reached, and when every episode reaches it",
             (replay, ersac, replay_max),
             sizes(
                 SweepSize((12,), 4, 1_500),
@@ -288,7 +273,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "replay-noise": Sweep(
-            "noise that is stored with each step, and none: what keeps sigma from being replayed away",
+            "replay with and without stored reward noise, which keeps sigma from collapsing",
             (
                 *(
                     line(f"noise-{variance:g}", "ersac-replay", noise_variance=variance)
@@ -297,7 +282,11 @@ def study(network: str) -> dict[str, Sweep]:
                 *(
                     lines.as_printed(
                         variance,
-                        **({"shared_reward_heads": True} if is_table else {"reward_rate": 0.3}),
+                        **(
+                            {"shared_reward_heads": True}
+                            if lines.is_table
+                            else {"reward_rate": 0.3}
+                        ),
                     )
                     for variance in (0.0025, 0.0)
                 ),
@@ -309,7 +298,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "replay-ablation": Sweep(
-            "what each ingredient of ersac-replay-max buys",
+            "the effect of each ingredient of ersac-replay-max",
             (
                 replay_max,
                 line("sampled-critic", "ersac-replay-max", critic="sampled"),
@@ -327,20 +316,28 @@ def study(network: str) -> dict[str, Sweep]:
                 SweepSize((20, 40, 50, 100), 10, 10_000),
             ),
         ),
+    }
+
+
+def robustness_sweeps(lines: LineFactory) -> dict[str, Sweep]:
+    """ERSAC with other settings, and stochastic DeepSea."""
+    line = lines.line
+    ersac, optimism, vanilla = lines.baselines()
+    return {
         "robustness-lambda": Sweep(
             "TD(lambda) from one step to the whole episode",
             tuple(
                 line(f"lambda-{lam}", "ersac", lam=lam) for lam in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
             ),
-            ROBUSTNESS,
+            ROBUSTNESS_SIZES,
         ),
         "robustness-rollout": Sweep(
             "steps between updates",
             tuple(line(f"rollout-{steps}", "ersac", rollout=steps) for steps in (1, 5, 10, 25, 50)),
-            ROBUSTNESS,
+            ROBUSTNESS_SIZES,
         ),
         "robustness-tau": Sweep(
-            "where tau starts, played and fixed",
+            "the initial tau, learned and fixed",
             tuple(
                 line(
                     f"tau-{tau0}-{'learned' if learned else 'fixed'}",
@@ -351,13 +348,13 @@ def study(network: str) -> dict[str, Sweep]:
                 for learned in (True, False)
                 for tau0 in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
             ),
-            ROBUSTNESS,
+            ROBUSTNESS_SIZES,
         ),
         "stochastic": Sweep(
-            "DeepSea whose right moves slip",
+            "DeepSea whose moves to the right sometimes fail",
             tuple(
-                each._replace(name=f"{each.name}-stochastic", stochastic=True)
-                for each in (ersac, optimism, vanilla)
+                agent._replace(name=f"{agent.name}-stochastic", stochastic=True)
+                for agent in (ersac, optimism, vanilla)
             ),
             sizes(
                 SweepSize((5, 10), 2, 3_000),
@@ -365,18 +362,55 @@ def study(network: str) -> dict[str, Sweep]:
                 SweepSize((10, 20, 30, 40, 50), 5, 100_000),
             ),
         ),
+    }
+
+
+def ablations(lines: LineFactory) -> tuple[SweepLine, ...]:
+    """ERSAC with one of its design choices changed."""
+    line = lines.line
+    if lines.is_table:
+        return (
+            line("no-policy-rows", "ersac", policy_rate=0.0),
+            line("no-value-rows", "ersac", value_rate=0.0),
+            line("no-reward-rows", "ersac", reward_rate=0.0),
+            line("no-limit", "ersac", advantage_limit=1e9),
+            line("logit-limit", "ersac", max_logit_gap=8),
+            line("shared-reward-heads", "ersac", shared_reward_heads=True),
+            line("critic-apart", "ersac", value_weight=0.0),
+            line("rows-only", "ersac", learning_rate=0.0),
+        )
+    return (
+        line("sampled", "ersac-sampled"),
+        line("two-passes", "ersac", passes=2),
+        line("no-running-spread", "ersac", spread_decay=0.0),
+        line("no-spread", "ersac", normalise_advantages=False),
+        line("no-limit", "ersac", advantage_limit=1e9),
+        line("narrow-estimator", "ersac", estimator_hidden=(64,)),
+        line("two-layers", "ersac", hidden=(64, 64)),
+        line("upper-1", "ersac", upper_percent=1),
+        line("upper-30", "ersac", upper_percent=30),
+        line("all-of-sigma", "ersac", sigma_scale=1.0),
+    )
+
+
+def tuning_sweeps(lines: LineFactory) -> dict[str, Sweep]:
+    """Searches for settings, ablations, and runs for the reliability tests."""
+    line = lines.line
+    ersac, optimism, vanilla = lines.baselines()
+    counts = lines.counts()
+    return {
         "search": Sweep(
-            "ERSAC's own settings, drawn at random, on seeds that are never reported",
+            "ERSAC's settings, drawn at random, on tuning seeds",
             (ersac, *lines.candidates(31)),
             sizes(
                 SweepSize((8,), 1, 1_000),
                 SweepSize((60,), 4, 20_000),
                 SweepSize((60, 100), 4, 60_000),
             ),
-            first_seed=TUNED,
+            first_seed=TUNING_SEED,
         ),
         "baselines": Sweep(
-            "a fair chance for each baseline: its entropy weight and its bonus, searched on seeds that are never reported",
+            "the entropy weight and the bonus of each baseline, on tuning seeds",
             (
                 *(
                     line(f"vanilla-alpha-{alpha}", "vanilla", alpha=alpha)
@@ -388,16 +422,12 @@ def study(network: str) -> dict[str, Sweep]:
                     for alpha in (0.003, 0.01, 0.03)
                 ),
             ),
-            SEARCHED,
-            first_seed=TUNED,
+            BASELINE_SIZES,
+            first_seed=TUNING_SEED,
         ),
         "ablation": Sweep(
-            "what each choice of ours buys",
-            (
-                ersac,
-                counts,
-                *(of_tables() if is_table else of_networks()),
-            ),
+            "the effect of each design choice of ERSAC",
+            (ersac, counts, *ablations(lines)),
             sizes(
                 SweepSize((10,), 3, 3_000),
                 SweepSize((20, 40), 8, 20_000),
@@ -405,7 +435,7 @@ def study(network: str) -> dict[str, Sweep]:
             ),
         ),
         "reliability": Sweep(
-            "many short runs, for those who want to kill them",
+            "many short runs, to be interrupted by the reliability tests",
             (ersac, vanilla, optimism, counts),
             sizes(
                 SweepSize((5, 6, 8, 10, 12), 10, 3_000),
@@ -417,17 +447,29 @@ def study(network: str) -> dict[str, Sweep]:
     }
 
 
-SWEEPS: dict[str, Sweep] = study("mlp") | {
-    f"{name}-table": sweep for name, sweep in study("table").items()
+def deep_sea_sweeps(network: str) -> dict[str, Sweep]:
+    """The sweeps of the DeepSea study for agents with one network type, mlp or table."""
+    lines = LineFactory(network)
+    return {
+        **depth_sweeps(lines),
+        **replay_sweeps(lines),
+        **robustness_sweeps(lines),
+        **tuning_sweeps(lines),
+    }
+
+
+SWEEPS: dict[str, Sweep] = deep_sea_sweeps("mlp") | {
+    f"{name}-table": sweep for name, sweep in deep_sea_sweeps("table").items()
 }
 
 
 def list_sweeps() -> str:
-    """Every sweep, how many runs it has at each scale, and what it is for."""
+    """The usage of `ersac sweep`: a line per sweep with its runs at each scale and its purpose."""
     lines = [f"  {'sweep':<20}{''.join(f'{scale:>8}' for scale in SCALES)}  runs"]
     for name, sweep in SWEEPS.items():
         counts = (len(instances(sweep, sweep.sizes[scale])) for scale in SCALES)
-        lines.append(f"  {name:<20}{''.join(f'{count:>8}' for count in counts)}  {sweep.what}")
+        columns = "".join(f"{count:>8}" for count in counts)
+        lines.append(f"  {name:<20}{columns}  {sweep.purpose}")
     return (
         "usage: ersac sweep NAME --scale smoke|desk|paper [--engine local|ray --out DIR]\n\n"
         + "\n".join(lines)

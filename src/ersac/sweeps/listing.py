@@ -1,4 +1,7 @@
-"""What lies below a directory: runs, sweeps, and the state of each. No directory, however damaged, hides another."""
+"""`ersac runs`: the runs and sweeps below a directory, and the state of each.
+
+A damaged directory gets a row that says so; it never hides the others.
+"""
 
 import os
 from collections.abc import Iterator
@@ -13,14 +16,14 @@ from ersac.runs import disk, run_dir, seal
 from ersac.runs.run_dir import CorruptRecord
 from ersac.sweeps import runner
 
-CHECKPOINTS = "checkpoints"  # as checkpoint.py has it, which needs jax
-MARKS = {
+CHECKPOINTS = "checkpoints"  # as in checkpoint.py, which imports jax
+RUN_FILES = {  # a directory that has one of them is a run, or was one
     run_dir.SETTINGS,
     run_dir.RESULTS,
     run_dir.SUMMARY,
     run_dir.FAILURE,
     CHECKPOINTS,
-}  # whoever holds one of them is, or was, a run
+}
 ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = (
     "ended",
     "stopped",
@@ -31,28 +34,25 @@ ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = (
 
 
 class RunRow(NamedTuple):
-    """A run, as its directory tells of it."""
+    """A run and its state."""
 
     run: str
     state: str
-    why: str = ""  # it is in that state, or where it stopped
+    why: str = ""  # the reason of the state, or how far the run is
     agent: str | None = None
     env: str | None = None
-    depth: int | None = None  # of a sea
+    depth: int | None = None  # of DeepSea
     seeds: int | None = None
-    solved: int | None = None  # of the seeds, by the reliable rule
+    solved: int | None = None  # seeds solved by the reliable rule
 
-    def words(self) -> str:
-        """The state in words."""
-        return (
-            f"{self.state}: {self.why}"
-            if self.state in (FAILED, DAMAGED)
-            else f"{self.state} {self.why}".strip()
-        )
+    def describe_state(self) -> str:
+        """The state with its reason."""
+        separator = ": " if self.state in (FAILED, DAMAGED) else " "
+        return f"{self.state}{separator}{self.why}".strip()
 
 
-class Count(NamedTuple):
-    """How much of a sweep there is."""
+class SweepCount(NamedTuple):
+    """How many runs of a sweep have ended."""
 
     directory: str
     sweep: str
@@ -61,27 +61,27 @@ class Count(NamedTuple):
     wanted: int
 
 
-def rows(root: Path) -> Iterator[RunRow]:
-    """Every run at or below a directory, in the order of their names."""
+def find_runs(root: Path) -> Iterator[RunRow]:
+    """Every run at or below a directory, sorted by name."""
     if not root.is_dir():
-        raise SettingsError(f"{root} is no directory; ersac runs DIR")
+        raise SettingsError(f"{root} is not a directory; ersac runs DIR")
     unreadable: list[OSError] = []
-    for place, below, files in os.walk(root, onerror=unreadable.append):
-        directory, held = Path(place), {*below, *files}
-        below.sort()
-        if runner.BATCH in held:
-            below.clear()
-            yield from _under_way(directory)
-        elif MARKS & held:
-            below.clear()
-            yield look(directory)
+    for path, subdirectories, files in os.walk(root, onerror=unreadable.append):
+        directory, names = Path(path), {*subdirectories, *files}
+        subdirectories.sort()
+        if runner.BATCH in names:
+            subdirectories.clear()
+            yield from _batch_rows(directory)
+        elif RUN_FILES & names:
+            subdirectories.clear()
+            yield run_row(directory)
         while unreadable:
             error = unreadable.pop()
             yield RunRow(str(error.filename), DAMAGED, os.strerror(error.errno or 0))
 
 
-def look(directory: Path) -> RunRow:
-    """One run."""
+def run_row(directory: Path) -> RunRow:
+    """The row of the run in a directory."""
     name = str(directory)
     try:
         settings = run_dir.read_settings(directory)
@@ -99,24 +99,20 @@ def look(directory: Path) -> RunRow:
         if reason := run_dir.read_failure(directory, settings):
             return row._replace(state=FAILED, why=reason)
         if summary := run_dir.read_summary(directory, settings):
-            return row._replace(
-                state=ENDED, solved=sum(found is not None for found in summary["solved_reliable"])
-            )
-        return row._replace(why=_where(directory))
+            solved = sum(episode is not None for episode in summary["solved_reliable"])
+            return row._replace(state=ENDED, solved=solved)
+        return row._replace(why=_last_checkpoint(directory))
     except CorruptRecord as error:
-        again = (
-            f"; ersac resume {directory} makes it again"
-            if (directory / CHECKPOINTS).is_dir()
-            else ""
-        )
-        return row._replace(state=DAMAGED, why=f"{error}{again}")
+        has_checkpoints = (directory / CHECKPOINTS).is_dir()
+        hint = f"; repair with: ersac resume {directory}" if has_checkpoints else ""
+        return row._replace(state=DAMAGED, why=f"{error}{hint}")
     except OSError as error:
         return row._replace(state=DAMAGED, why=str(error))
 
 
-def _where(directory: Path) -> str:
-    """Where a run stopped; Damaged if its newest checkpoint is."""
-    from ersac.runs import checkpoint  # jax, seal, which only those need that have not ended
+def _last_checkpoint(directory: Path) -> str:
+    """The episode of the newest checkpoint, in words; CorruptRecord where it is damaged."""
+    from ersac.runs import checkpoint  # jax, which only runs that have not ended need
 
     home = directory / checkpoint.DIRECTORY
     numbers = checkpoint.checkpoint_numbers(home)
@@ -124,20 +120,19 @@ def _where(directory: Path) -> str:
         return "before its first checkpoint"
     try:
         checkpoint.verify(home, numbers[-1])
-    except checkpoint.CorruptCheckpoint as why:
-        raise CorruptRecord(f"checkpoint {numbers[-1]}: {why}") from None
+    except checkpoint.CorruptCheckpoint as error:
+        raise CorruptRecord(f"checkpoint {numbers[-1]}: {error}") from None
     with np.load(home / f"{numbers[-1]:012d}.npz", allow_pickle=False) as file:
         return f"at episode {int(file['recorder/episodes'].min()):,}"
 
 
-def _under_way(directory: Path) -> Iterator[RunRow]:
-    """The runs of a batch, as far as they have no directory of their own yet."""
+def _batch_rows(directory: Path) -> Iterator[RunRow]:
+    """The runs of a batch that have no directory of their own yet."""
     try:
-        names = [
-            str(name) for name in seal.unseal_json(disk.read(directory / runner.BATCH))["runs"]
-        ]
+        batch = seal.unseal_json(disk.read(directory / runner.BATCH))
+        names = [str(name) for name in batch["runs"]]
         holder = disk.lock_holder(directory / run_dir.LOCK)
-        state, why = (RUNNING, holder) if holder else (STOPPED, _where(directory))
+        state, why = (RUNNING, holder) if holder else (STOPPED, _last_checkpoint(directory))
     except (CorruptRecord, OSError) as error:
         names, state, why = [directory.name], DAMAGED, str(error)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -148,31 +143,31 @@ def _under_way(directory: Path) -> Iterator[RunRow]:
             yield RunRow(str(home / name), state, why)
 
 
-def counts(found: list[RunRow]) -> list[Count]:
-    """The sweeps to which some runs belong, and how much there is of each."""
+def count_sweeps(rows: list[RunRow]) -> list[SweepCount]:
+    """The sweeps to which the runs belong, and how many runs of each have ended."""
     homes: dict[Path, list[RunRow]] = {}
-    for row in found:
+    for row in rows:
         homes.setdefault(Path(row.run).parent, []).append(row)
-    return [count for home, own in homes.items() if (count := _count(home, own)) is not None]
+    counts = (_count_sweep(home, home_rows) for home, home_rows in homes.items())
+    return [count for count in counts if count is not None]
 
 
-def _count(home: Path, own: list[RunRow]) -> Count | None:
+def _count_sweep(home: Path, rows: list[RunRow]) -> SweepCount | None:
     try:
-        told = seal.unseal_json(disk.read(home / runner.SWEEP))
-        wanted = set(told["runs"])
+        sweep = seal.unseal_json(disk.read(home / runner.SWEEP))
+        wanted = set(sweep["runs"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None  # no sweep, or its next life writes that again
-    states = [row.state for row in own if Path(row.run).name in wanted]
-    return Count(
-        str(home), str(told["sweep"]), states.count(ENDED), states.count(FAILED), len(wanted)
-    )
+        return None  # not a sweep, or damaged: the next `ersac sweep` writes the file again
+    states = [row.state for row in rows if Path(row.run).name in wanted]
+    ended, failed = states.count(ENDED), states.count(FAILED)
+    return SweepCount(str(home), str(sweep["sweep"]), ended, failed, len(wanted))
 
 
-def listing_json(found: list[RunRow]) -> dict[str, Any]:
-    """All of it as plain data."""
-    states = [row.state for row in found]
+def listing_json(rows: list[RunRow]) -> dict[str, Any]:
+    """What `ersac runs --json` prints."""
+    states = [row.state for row in rows]
     return {
-        "runs": [row._asdict() for row in found],
-        "sweeps": [count._asdict() for count in counts(found)],
+        "runs": [row._asdict() for row in rows],
+        "sweeps": [count._asdict() for count in count_sweeps(rows)],
         **{state: states.count(state) for state in STATES},
     }

@@ -1,8 +1,9 @@
-"""A sweep, run: the plan is wanted minus present, and resuming is the default. No jax before a batch begins.
+"""Run the missing runs of a sweep, in batches; the same command resumes it.
 
-Runs that share a compiled program, a budget and a rule for stopping are lived through together, as a batch. Which runs make a batch
-depends on the sweep and the machine alone, never on what is there already: a run has the same neighbours, and so the same bits, in
-however many lives its sweep is run.
+No jax is imported before the first batch starts. Runs that share a compiled program, a budget and
+a stopping rule are trained together as a batch. Which runs form a batch depends on the sweep and
+the machine only, never on which runs already exist: so a run has the same neighbours, and the same
+bits, however often its sweep is interrupted.
 """
 
 import contextlib
@@ -19,73 +20,71 @@ from ersac.runs.run_dir import Metrics, Timings
 from ersac.runs.session import Job, Session, run_session, start_session
 from ersac.sweeps.catalogue import Instance
 
-SWEEP, BATCH, BATCHES, GONE = "sweep.json", "batch.json", "batches", ".gone"
-WIDTH = 8  # runs a core in one batch: more are slower
-MEMORY_SHARE = 0.5  # of the machine's, that a batch may take
-GO_ON = "go on with the same command"
+SWEEP, BATCH, BATCHES, REMOVED = "sweep.json", "batch.json", "batches", ".gone"
+RUNS_PER_CORE = 8  # in one batch: more are slower
+MEMORY_SHARE = 0.5  # of the machine's memory that a batch may use
+RESUME_HINT = "resume with the same command"
 
 
-class Wanted(Protocol):
-    """A run of one seed, of this kind of sweep or of another."""
+class SingleRun(Protocol):
+    """A run of one seed: an Instance of a sweep or a Cell of a ladder."""
 
     @property
     def name(self) -> str:
-        """A name that no run with other settings has."""
+        """A directory name that no run with other settings has."""
 
     @property
     def settings(self) -> Experiment:
-        """Everything that decides its numbers."""
+        """The settings of one seed."""
 
 
 class Batch(NamedTuple):
-    """Runs that are lived through together."""
+    """Runs that are trained together."""
 
     home: Path  # of the sweep
     instances: tuple[Instance, ...]
 
     @property
     def settings(self) -> Experiment:
-        """What they share, as the settings of one run with as many seeds."""
+        """The shared settings, as those of one run with as many seeds."""
         return config.override(self.instances[0].settings, seeds=len(self.instances))
 
     @property
     def name(self) -> str:
-        """Twelve digits that no other batch has."""
-        return disk.digest(
-            " ".join(run_dir.settings_hash(each.settings) for each in self.instances).encode()
-        )[:12]
+        """Twelve hex digits that no other batch has."""
+        hashes = [run_dir.settings_hash(instance.settings) for instance in self.instances]
+        return disk.digest(" ".join(hashes).encode())[:12]
 
     @property
     def directory(self) -> Path:
-        """Where it keeps its checkpoints while it is under way."""
+        """Where its checkpoints are until it ends."""
         return self.home / BATCHES / self.name
 
     @property
     def steps(self) -> int:
-        """Environment steps of all its runs, if none is stopped early."""
-        return self.settings.run.episodes * self.steps_an_episode
+        """Environment steps of all its runs, if none stops early."""
+        return self.settings.run.episodes * self.steps_per_episode
 
     @property
-    def steps_an_episode(self) -> int:
-        """Environment steps in which each of its runs has one episode."""
+    def steps_per_episode(self) -> int:
+        """Environment steps of one episode of each of its runs."""
         return len(self.instances) * config.sea(self.settings).episode_length
 
     def steps_saved(self) -> int:
-        """How far it was when it was last saved: all that can be known of it from elsewhere."""
-        from ersac.runs import checkpoint  # jax, seal
+        """Environment steps up to its newest checkpoint."""
+        from ersac.runs import checkpoint  # jax
 
         saved = checkpoint.checkpoint_numbers(self.directory / checkpoint.DIRECTORY)
-        return min(
-            self.steps, max(saved, default=0) * self.settings.learner.rollout * len(self.instances)
-        )
+        rollouts = max(saved, default=0)
+        return min(self.steps, rollouts * self.settings.learner.rollout * len(self.instances))
 
 
 class Outcome(NamedTuple):
-    """How a batch ended: with some of its runs given up for good, or not at all."""
+    """How a batch ended."""
 
     batch: Batch
-    failed: dict[str, str]  # the reason by the run's name
-    broken: str | None = None  # why there is nothing of it yet
+    failed: dict[str, str]  # runs with non-finite numbers: name to reason
+    error: str | None = None  # why the whole batch has no results yet
 
 
 class Report(NamedTuple):
@@ -93,14 +92,14 @@ class Report(NamedTuple):
 
     ended: int
     wanted: int
-    failed: dict[str, str]  # the reason by the run's name: bad numbers, and they will be bad again
-    missing: dict[str, str]  # what may be tried again
+    failed: dict[str, str]  # name to reason: non-finite numbers, another attempt fails again
+    missing: dict[str, str]  # name to reason: another attempt may succeed
 
-    def verdict(self, home: Path) -> None:
-        """Raise what tells the shell that something is missing."""
+    def raise_if_incomplete(self, home: Path) -> None:
+        """Raise Resumable or NonFinite, which set the exit code, where runs are missing."""
         if self.missing:
             raise exits.Resumable(
-                f"{len(self.missing)} of {self.wanted} runs are missing in {home}; {GO_ON}"
+                f"{len(self.missing)} of {self.wanted} runs are missing in {home}; {RESUME_HINT}"
             )
         if self.failed:
             raise exits.NonFinite(
@@ -108,80 +107,78 @@ class Report(NamedTuple):
             )
 
 
-Told = Callable[[Batch, int], None]  # how many steps a batch has behind it
-Engine = Callable[[Sequence[Batch], Told, Callable[[], int]], Iterator[Outcome]]
+OnBatchSteps = Callable[[Batch, int], None]  # is called with the steps a batch has taken so far
+Engine = Callable[[Sequence[Batch], OnBatchSteps, Callable[[], int]], Iterator[Outcome]]
 
 
-def batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
-    """All of a sweep, in batches, in the order of the sweep."""
-    alike: dict[Experiment, list[Instance]] = {}
+def make_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
+    """All runs of a sweep in batches, in the order of the sweep."""
+    groups: dict[Experiment, list[Instance]] = {}
     for instance in wanted:
-        alike.setdefault(config.static(config.override(instance.settings, seed=0)), []).append(
-            instance
-        )
+        program = config.static(config.override(instance.settings, seed=0))
+        groups.setdefault(program, []).append(instance)
     return [
         Batch(home, tuple(part))
-        for group in alike.values()
-        for part in _even_parts(group, width(group[0].settings))
+        for group in groups.values()
+        for part in _even_parts(group, max_batch_size(group[0].settings))
     ]
 
 
-def width(settings: Experiment) -> int:
+def max_batch_size(settings: Experiment) -> int:
     """How many runs with these settings a batch may have on this machine."""
     fit = int(MEMORY_SHARE * config.memory_bytes() // config.bytes_needed(settings))
-    return max(1, min(fit, WIDTH * run_dir.fingerprint()["visible_cores"]))
+    return max(1, min(fit, RUNS_PER_CORE * run_dir.fingerprint()["visible_cores"]))
 
 
-def _even_parts(group: list[Instance], most: int) -> list[list[Instance]]:
-    """Parts of nearly one size, so that most have the shape, and with it the compiled program, of the first."""
-    size = -(-len(group) // -(-len(group) // most))
+def _even_parts(group: list[Instance], max_size: int) -> list[list[Instance]]:
+    """Parts of nearly equal size, so that most share one shape and one compiled program."""
+    size = -(-len(group) // -(-len(group) // max_size))
     return [group[start : start + size] for start in range(0, len(group), size)]
 
 
-def has_ended(home: Path, instance: Wanted) -> bool:
-    """Whether there is nothing left to do for a run: it has ended, and what it left is sound, or it has failed for good."""
-    directory, settings = home / instance.name, instance.settings
-    with contextlib.suppress(OSError):  # what cannot be read is not there
+def is_finished(home: Path, run: SingleRun) -> bool:
+    """Whether a run needs no more work: it has ended with valid records, or failed for good."""
+    directory = home / run.name
+    with contextlib.suppress(OSError):  # unreadable counts as missing
         return (
-            run_dir.valid_summary(directory, settings) is not None
-            or run_dir.read_failure(directory, settings) is not None
+            run_dir.valid_summary(directory, run.settings) is not None
+            or run_dir.read_failure(directory, run.settings) is not None
         )
     return False
 
 
 def plan_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
-    """The batches of which something is missing."""
+    """The batches with at least one run that is not finished."""
     return [
         batch
-        for batch in batches(home, wanted)
-        if not all(has_ended(home, instance) for instance in batch.instances)
+        for batch in make_batches(home, wanted)
+        if not all(is_finished(home, instance) for instance in batch.instances)
     ]
 
 
 @contextlib.contextmanager
-def hold_sweep(home: Path, title: str, wanted: Sequence[Wanted]) -> Iterator[None]:
-    """Be the only one to run a sweep in a directory: a new one, or that of the same sweep."""
-    begun = (home / SWEEP).exists() or (
+def lock_sweep(home: Path, title: str, wanted: Sequence[SingleRun]) -> Iterator[None]:
+    """Lock a directory that is new or holds the same sweep, and write sweep.json."""
+    is_sweep = (home / SWEEP).exists() or (
         home.is_dir() and not set(disk.names(home)) - {run_dir.LOCK, SWEEP + disk.PARTIAL}
     )
-    if home.exists() and not begun:
+    if home.exists() and not is_sweep:
         raise SettingsError(
             f"--out {home} already holds something that is not a sweep; choose another directory"
         )
     disk.make_directory(home)
     with disk.lock(home / run_dir.LOCK):
-        if (home / SWEEP).exists() and (before := title_of(home)) not in (title, None):
+        if (home / SWEEP).exists() and (present := read_title(home)) not in (title, None):
             raise SettingsError(
-                f"--out {home} holds another sweep: {before}; choose another directory"
+                f"--out {home} holds another sweep: {present}; choose another directory"
             )
-        seal.write_sealed(
-            home / SWEEP, {"sweep": title, "runs": [instance.name for instance in wanted]}
-        )
+        names = [run.name for run in wanted]
+        seal.write_sealed(home / SWEEP, {"sweep": title, "runs": names})
         yield
 
 
-def title_of(home: Path) -> str | None:
-    """Which sweep a directory holds; None where what says so is damaged, for then it is written again."""
+def read_title(home: Path) -> str | None:
+    """The sweep that a directory holds; None where sweep.json is damaged (it is rewritten)."""
     with contextlib.suppress(ValueError, RecursionError):
         return str(seal.unseal_json(disk.read(home / SWEEP)).get("sweep"))
     return None
@@ -195,74 +192,72 @@ def run_sweep(
     screen: display.Display,
     poll: Callable[[], int] = lambda: 0,
 ) -> Report:
-    """Run what is missing of a sweep; Stopped after a checkpoint if `poll` gives the number of a signal."""
-    with hold_sweep(home, title, wanted), contextlib.closing(screen):
+    """Run the missing runs of a sweep.
+
+    poll: returns the number of a signal, or 0; after a signal the batch writes a checkpoint and
+    Stopped is raised.
+    """
+    with lock_sweep(home, title, wanted), contextlib.closing(screen):
         todo = plan_batches(home, wanted)
-        _clear(home, {batch.name for batch in todo})
+        _remove_stale_batches(home, {batch.name for batch in todo})
         missing: dict[str, str] = {}
-        progress = Progress(batches(home, wanted), todo, len(wanted), screen)
-        for outcome in engine(todo, progress.told, poll):
-            for name, why in outcome.failed.items():
-                display.note(f"{name} failed: {why}")
-            if outcome.broken is not None:
-                names = [each.name for each in outcome.batch.instances if not has_ended(home, each)]
+        progress = SweepProgress(make_batches(home, wanted), todo, screen)
+        for outcome in engine(todo, progress.update_batch, poll):
+            for name, reason in outcome.failed.items():
+                display.note(f"{name} failed: {reason}")
+            if outcome.error is not None:
+                runs = outcome.batch.instances
+                names = [run.name for run in runs if not is_finished(home, run)]
                 display.note(
-                    f"a batch of {len(names)} runs from {names[0]} broke: {outcome.broken}"
+                    f"a batch of {len(names)} runs from {names[0]} failed: {outcome.error}"
                 )
-                missing |= dict.fromkeys(names, outcome.broken)
-            progress.ended(outcome)
-        reasons = {
-            each.name: run_dir.read_failure(home / each.name, each.settings) for each in wanted
-        }
-        failed = {name: why for name, why in reasons.items() if why is not None}
+                missing |= dict.fromkeys(names, outcome.error)
+            progress.end_batch(outcome)
+        reasons = {run.name: run_dir.read_failure(home / run.name, run.settings) for run in wanted}
+        failed = {name: reason for name, reason in reasons.items() if reason is not None}
         return Report(len(wanted) - len(failed) - len(missing), len(wanted), failed, missing)
 
 
-def _clear(home: Path, kept: set[str]) -> None:
-    """Remove what batches left that have ended, or that a crash kept from removing it."""
+def _remove_stale_batches(home: Path, names: set[str]) -> None:
+    """Remove the directories of all batches but those named: left over from a crash."""
     for name in disk.names(home / BATCHES):
-        if name not in kept:
+        if name not in names:
             disk.remove_tree(home / BATCHES / name)
 
 
-class Progress:
-    """Where a sweep is, from what its batches tell; steps that a batch did not need count as done once it has ended."""
+class SweepProgress:
+    """Shows the progress of a sweep; an ended batch counts with its whole step budget."""
 
     def __init__(
-        self,
-        every: Sequence[Batch],
-        todo: Sequence[Batch],
-        runs_wanted: int,
-        screen: display.Display,
+        self, batches: Sequence[Batch], todo: Sequence[Batch], screen: display.Display
     ) -> None:
-        self.screen, self.began = screen, time.monotonic()
-        self.wanted, self.batches_wanted, self.runs_wanted = (
-            sum(batch.steps for batch in every),
-            len(every),
-            runs_wanted,
-        )
-        self.done = self.wanted - sum(batch.steps for batch in todo)
-        self.batches = len(every) - len(todo)
-        self.runs = runs_wanted - sum(len(batch.instances) for batch in todo)
+        """batches: all of the sweep; todo: those that are run now."""
+        self.screen, self.start = screen, time.monotonic()
+        self.total_steps = sum(batch.steps for batch in batches)
+        self.total_batches = len(batches)
+        self.total_runs = sum(len(batch.instances) for batch in batches)
+        self.steps = self.total_steps - sum(batch.steps for batch in todo)  # of ended batches
+        self.batches = len(batches) - len(todo)
+        self.runs = self.total_runs - sum(len(batch.instances) for batch in todo)
         self.failed = 0
-        self.before = {
+        self.resumed_steps = {  # of earlier sessions, by batch
             batch.name: batch.steps_saved() for batch in todo if batch.directory.exists()
-        }  # steps of earlier lives
-        self.under_way = dict(self.before)  # steps of a batch that has no end yet
-        self.here = 0  # steps of batches that ended in this life
+        }
+        self.running_steps = dict(self.resumed_steps)  # of batches that have not ended
+        self.steps_this_session = 0  # of ended batches
 
-    def told(self, batch: Batch, steps: int) -> None:
-        """A batch has come so far."""
-        self.under_way[batch.name] = min(steps, batch.steps)
+    def update_batch(self, batch: Batch, steps: int) -> None:
+        """Set the steps that a batch has taken."""
+        self.running_steps[batch.name] = min(steps, batch.steps)
         self._show()
 
-    def ended(self, outcome: Outcome) -> None:
-        """A batch has ended, well or not."""
+    def end_batch(self, outcome: Outcome) -> None:
+        """Count a batch that has ended or failed."""
         batch = outcome.batch
-        self.under_way.pop(batch.name, None)
-        if outcome.broken is None:
-            self.done += batch.steps
-            self.here += batch.steps - self.before.get(batch.name, 0)
+        self.running_steps.pop(batch.name, None)
+        if outcome.error is None:
+            self.steps += batch.steps
+            self.steps_this_session += batch.steps - self.resumed_steps.get(batch.name, 0)
             self.batches += 1
             self.runs += len(batch.instances) - len(outcome.failed)
             self.failed += len(outcome.failed)
@@ -271,94 +266,105 @@ class Progress:
         self._show()
 
     def _show(self) -> None:
-        now = sum(self.under_way.values())
-        here = self.here + sum(
-            steps - self.before.get(name, 0) for name, steps in self.under_way.items()
+        running_now = sum(
+            steps - self.resumed_steps.get(name, 0) for name, steps in self.running_steps.items()
         )
-        batches, runs = (self.batches, self.batches_wanted), (self.runs, self.runs_wanted)
-        seconds = time.monotonic() - self.began
         self.screen.show(
             display.SweepStatus(
-                self.done + now, self.wanted, here, seconds, *batches, *runs, self.failed
+                self.steps + sum(self.running_steps.values()),
+                self.total_steps,
+                self.steps_this_session + running_now,
+                time.monotonic() - self.start,
+                self.batches,
+                self.total_batches,
+                self.runs,
+                self.total_runs,
+                self.failed,
             )
         )
 
 
 class _BatchDisplay:
-    """A batch's own display: it tells the sweep's how far it is."""
+    """The display of a batch: reports its steps to the display of the sweep."""
 
-    def __init__(self, batch: Batch, told: Callable[[int], None]) -> None:
-        self.steps_an_episode, self.told = batch.steps_an_episode, told
+    def __init__(self, batch: Batch, on_steps: Callable[[int], None]) -> None:
+        self.steps_per_episode, self.on_steps = batch.steps_per_episode, on_steps
 
     def show(self, status: display.Status) -> None:
-        """Pass it on."""
-        self.told(status.done * self.steps_an_episode)
+        """Report the steps of the episodes done."""
+        self.on_steps(status.done * self.steps_per_episode)
 
     def close(self) -> None:
         """Nothing."""
 
 
-def attempt(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]) -> Outcome:
-    """Run a batch; whatever breaks it is its outcome, for the others shall go on. Stopped passes."""
+def try_batch(batch: Batch, on_steps: Callable[[int], None], poll: Callable[[], int]) -> Outcome:
+    """Run a batch; any error but Stopped becomes its outcome, so that the others still run."""
     try:
-        return Outcome(batch, run_batch(batch, told, poll))
+        return Outcome(batch, run_batch(batch, on_steps, poll))
     except exits.Stopped:
         raise
-    except Exception as error:  # of any kind at all
-        kind = "" if isinstance(error, exits.EXPECTED) else f"{type(error).__name__}: "
-        return Outcome(batch, {}, kind + " ".join(str(error).split()))
+    except Exception as error:
+        return Outcome(batch, {}, describe_error(error))
 
 
-def run_batch(batch: Batch, told: Callable[[int], None], poll: Callable[[], int]) -> dict[str, str]:
-    """Run a batch to its end, or go on with it, and leave a record of each of its runs; returns those that failed, with the reason."""
-    began = time.perf_counter()
+def describe_error(error: Exception) -> str:
+    """An error in one line; the class is named where ersac did not raise it itself."""
+    prefix = "" if isinstance(error, exits.EXPECTED) else f"{type(error).__name__}: "
+    return prefix + " ".join(str(error).split())
+
+
+def run_batch(
+    batch: Batch, on_steps: Callable[[int], None], poll: Callable[[], int]
+) -> dict[str, str]:
+    """Run or resume a batch and write the record of each run; returns failed runs by name."""
+    start = time.perf_counter()
     config.check_memory(batch.settings)
     disk.make_directory(batch.directory)
     with disk.lock(batch.directory / run_dir.LOCK):
-        seal.write_sealed(
-            batch.directory / BATCH, {"runs": [instance.name for instance in batch.instances]}
-        )
+        names = [instance.name for instance in batch.instances]
+        seal.write_sealed(batch.directory / BATCH, {"runs": names})
         variants = [instance.settings for instance in batch.instances]
-        session = start_session(
-            Job(batch.settings, batch.directory, batch.name, GO_ON, variants), False, began
-        )
-        run_session(session, _BatchDisplay(batch, told), (), poll)
+        job = Job(batch.settings, batch.directory, batch.name, RESUME_HINT, variants)
+        session = start_session(job, False, start)
+        run_session(session, _BatchDisplay(batch, on_steps), (), poll)
         failed = write_records(batch, session)
-    # Under another name first: half a checkpoint must not look like a damaged one.
-    gone = batch.directory.with_name(batch.name + GONE)
-    disk.move(batch.directory, gone)
-    disk.remove_tree(gone)
+    # Renamed first: a half-removed checkpoint must not look like a damaged one.
+    removed = batch.directory.with_name(batch.name + REMOVED)
+    disk.move(batch.directory, removed)
+    disk.remove_tree(removed)
     return failed
 
 
 def write_records(batch: Batch, session: Session) -> dict[str, str]:
-    """Leave the record of each run that has none yet; what says that it has ended is written last."""
-    seeds, metrics = session.recorder.episode_stats(), session.recorder.metrics()
+    """Write the record of each run that has none yet; returns failed runs by name.
+
+    The summary, which marks a run as ended, is written last.
+    """
+    recorder = session.recorder
+    seeds, metrics = recorder.episode_stats(), recorder.metrics()
     share = Timings(*(seconds / len(batch.instances) for seconds in session.timings()))
-    for place, instance in enumerate(batch.instances):
+    for index, instance in enumerate(batch.instances):
         directory, settings = batch.home / instance.name, instance.settings
-        if has_ended(batch.home, instance):
+        if is_finished(batch.home, instance):
             continue
         disk.make_directory(directory)
         run_dir.write_fingerprint(directory)
         run_dir.write_settings(directory, settings)
-        if place in session.recorder.failed:
-            run_dir.write_failure(directory, settings, session.recorder.failed[place])
+        if index in recorder.failed:
+            run_dir.write_failure(directory, settings, recorder.failed[index])
             continue
-        own = Metrics(
-            metrics.step,
-            {name: column[place : place + 1] for name, column in metrics.values.items()},
-        )
-        steps = session.recorder.steps // len(batch.instances)
+        columns = {name: column[index : index + 1] for name, column in metrics.values.items()}
+        run_metrics = Metrics(metrics.step, columns)
         result = Result(
             settings,
-            [seeds[place]],
-            own,
+            [seeds[index]],
+            run_metrics,
             [],
-            steps,
+            recorder.steps // len(batch.instances),
             *share,
             session.checkpointer.environment_changes,
             directory,
         )
-        run_dir.write_results(directory, result.seeds, own, [], None, result.summary())
-    return {batch.instances[place].name: why for place, why in session.recorder.failed.items()}
+        run_dir.write_results(directory, result.seeds, run_metrics, [], None, result.summary())
+    return {batch.instances[index].name: reason for index, reason in recorder.failed.items()}
