@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks import dense, kernel
 from benchmarks.measure import Contestant
 from ersac import api, config
-from ersac.agents.presets import PRESETS
+from ersac.config.presets import PRESETS
 from ersac.envs.base import states
 from ersac.envs.deep_sea import action_map
 from ersac.envs.make import make_host_env
@@ -96,8 +96,8 @@ def kernel_on_core(core: int, depth: int) -> Contestant:
     settings = api.make_settings(
         depth=depth, seeds=1, agent="ersac-sampled", network="table", shared_reward_heads=True
     )
-    length, rng = settings.learner.rollout, np.random.default_rng(0)
-    state, numbers = kernel.start(settings), kernel.numbers(settings.learner, depth, np.float32)
+    length, rng = settings.agent.rollout, np.random.default_rng(0)
+    state, numbers = kernel.start(settings), kernel.numbers(settings.agent, depth, np.float32)
     scratch, steps, right = (
         kernel.make_scratch(length),
         kernel.make_steps(length),

@@ -131,7 +131,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
 def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float]]:
     """Run one seed without end; yields the steps of each compiled call of that many rollouts, and the seconds they took."""
     env = make_env(settings.env)
-    agent = dense_agent(settings.learner, env)
+    agent = dense_agent(settings.agent, env)
     env_params, key = (
         jnp.asarray(env.env_params(settings.run.seed)),
         jax.random.key(settings.run.seed),
@@ -155,7 +155,7 @@ def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float
             key, carry.rollouts + jnp.arange(rollouts)
         )
         return jax.lax.scan(
-            body, carry, jax.vmap(partial(draw_noise, settings.learner, agent))(addresses)
+            body, carry, jax.vmap(partial(draw_noise, settings.agent, agent))(addresses)
         )
 
     while True:

@@ -165,8 +165,8 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
 def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     """The state in which the library's run of the same settings and first seed starts."""
     env = make_env(settings.env)
-    agent, parts = build.make_agent(settings.learner, env), build.make_parts(settings.learner, env)
-    store = build.make_optimisers(settings.learner, parts, 0.0).rows
+    agent, parts = build.make_agent(settings.agent, env), build.make_parts(settings.agent, env)
+    store = build.make_optimisers(settings.agent, parts, 0.0).rows
     learner: Learner = agent.init(np.random.default_rng(settings.run.seed))
     tables, dense = store.unpack(np.asarray(learner.params.rows)), learner.params.dense
     rows = np.zeros((env.n_states, ROW), dtype)

@@ -940,7 +940,7 @@ FAULTS = [
         "test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mean_square",
     ),
     Fault(
-        "agents/presets.py",
+        "config/presets.py",
         "",
         "constant",
         "loops/test_ends.py",
@@ -1444,15 +1444,15 @@ FAULTS = [
     ),
     # settings, files, exits
     Fault(
-        "config.py",
-        "largest",
+        "config/memory.py",
+        "largest_fit",
         "off_by_one",
         "reliability/test_fuzz.py",
         "test_as_much_is_kept_as_would_fit",
         index=1,
     ),
     Fault(
-        "config.py",
+        "config/fields.py",
         "Range.__contains__",
         "flip_comparison",
         "reliability/test_fuzz.py",
@@ -1507,7 +1507,7 @@ FAULTS = [
         side="left",
     ),
     Fault(
-        "cli.py",
+        "cli/main.py",
         "main",
         "replace",
         "reliability/test_resume.py",

@@ -193,7 +193,7 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
     assert moments[-1].visits[19, 19] > moments[0].visits[19, 19]  # the frontier reached the corner
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
     settings = json.loads((directory / "settings.json").read_text())
-    assert settings["learner"]["risk"]["kind"] == "Seeking"
+    assert settings["agent"]["risk"]["kind"] == "Seeking"
     assert json.loads((directory / "fingerprint.json").read_text())["packages"]["jax"]
 
     again = ersac("train", "deep-sea", "--out", told["out"], cwd=tmp_path)

@@ -6,15 +6,15 @@ import math
 import pytest
 
 from ersac import api, config
-from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError
+from ersac.config.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_name_means_two_things(name):
     names = [
         path[-1]
-        for path, _, _ in config.leaves(config.Experiment(learner=PRESETS[name], agent=name))
+        for path, _, _ in config.leaves(config.Experiment(agent=PRESETS[name], agent_name=name))
     ]
     assert len(names) == len(set(names))
 
@@ -59,15 +59,15 @@ def test_numbers_are_converted():
     settings = api.make_settings(depth=30.0, gamma=1, hidden=[32])
     assert settings.env.depth == 30
     assert type(settings.env.depth) is int
-    assert type(settings.learner.gamma) is float
-    assert settings.learner.hidden == (32,)
+    assert type(settings.agent.gamma) is float
+    assert settings.agent.hidden == (32,)
 
 
 def test_floats_are_split_off_and_put_back():
     settings = api.make_settings(gamma=0.9, tau0=0.3)
     floats = config.floats(settings)
-    assert floats["learner.gamma"] == 0.9
-    assert floats["learner.risk.tau0"] == 0.3
+    assert floats["agent.gamma"] == 0.9
+    assert floats["agent.risk.tau0"] == 0.3
     assert config.with_floats(config.static(settings), floats) == settings
     other = api.make_settings(gamma=0.8, tau0=0.1)
     assert repr(config.static(settings)) == repr(config.static(other))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ersac
-from ersac.agents.presets import PRESETS, TABLE_PRESETS
+from ersac.config.presets import PRESETS, TABLE_PRESETS
 from ersac.runs import run_dir
 
 GOLDEN = Path(__file__).with_name("golden.json")

@@ -9,7 +9,10 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "ersac"
 FILES = sorted(SOURCE.rglob("*.py"))
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
-MODULES = {path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".") for path in FILES}
+MODULES = {
+    path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+    for path in FILES
+}
 
 
 def read_order() -> dict[str, int]:

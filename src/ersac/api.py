@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ersac import config, display
-from ersac.agents.presets import preset
-from ersac.config import Experiment, SettingsError, Track, check, default_run, environment, override
+from ersac.config import Experiment, SettingsError, Track, check, default_run, override, parse_env
+from ersac.config.presets import preset
 from ersac.envs.make import check_fits
 from ersac.runs import run_dir, trackers
 from ersac.runs.results import Result, read_result, write_result
@@ -39,8 +39,6 @@ def make_settings(
 ) -> Experiment:
     """Settings by name, checked: an agent's preset with some of its settings, or of its parts', changed."""
     where = resolve_env(env)
-    if "lambda" in changes:
-        changes["lam"] = changes.pop("lambda")
     settings = Experiment(
         where, agent, preset(agent, uncertainty, changes.get("network"), where), default_run(where)
     )
@@ -50,13 +48,13 @@ def make_settings(
 def resolve_env(env: Where) -> config.Environment:
     """The environment of that name, or that somebody makes, with its defaults."""
     if isinstance(env, str):
-        return environment(env)
+        return parse_env(env)
     if callable(env):
         return config.Gym(
             id=getattr(getattr(env, "func", env), "__qualname__", type(env).__name__), make=env
         )
     raise SettingsError(
-        f"env must be a name, such as gym:CartPole-v1, or a class or function that makes one, not {config.shown(env)}"
+        f"env must be a name, such as gym:CartPole-v1, or a class or function that makes one, not {config.short_repr(env)}"
     )
 
 

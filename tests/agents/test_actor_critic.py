@@ -9,7 +9,7 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_agent, make_optimisers, make_parts
 from ersac.agents.critics import BATCH
-from ersac.agents.presets import PRESETS, TABLE_PRESETS
+from ersac.config.presets import PRESETS, TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.nets import heads
 from ersac.types import Params, Trajectory

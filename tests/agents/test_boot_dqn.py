@@ -11,7 +11,7 @@ import ersac
 from ersac import api, config
 from ersac.agents import boot_dqn
 from ersac.agents.build import make_agent
-from ersac.agents.presets import PRESETS
+from ersac.config.presets import PRESETS
 from ersac.envs.base import Box, Discrete, Env, Spec
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops import device, host
@@ -384,7 +384,7 @@ def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
     monkeypatch.setattr(device, "make_env", lambda settings: one_hot(5, settings.envs))
     small = {"members": 5, "hidden": (20, 20), "batch": 32, "least_replay": 32, "seeds": 2}
     settings = api.make_settings("gymnax:tiny", "boot-dqn", envs=envs, chunk=2_000 // envs, **small)
-    program = device.prepare_device(config.replace_at(settings, ("env", "seen"), seen))
+    program = device.prepare_device(config.replace_at(settings, ("env", "normalisation"), seen))
     _, late = (chunk for _, chunk in zip(range(2), device.run_device(program), strict=False))
     assert late.episodes.goal[late.episodes.ended].mean() > 0.9
     assert late.episodes.goal.any(axis=(1, 3)).all()  # in every environment of every seed

@@ -10,8 +10,8 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents.build import batch_size, make_agent, per_visit_descent, repeats, visit_damping
-from ersac.agents.presets import PRESETS
 from ersac.algorithm import normalise
+from ersac.config.presets import PRESETS
 from ersac.envs.base import Box, Discrete, Spec
 from ersac.types import Trajectory
 

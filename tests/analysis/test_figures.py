@@ -89,7 +89,7 @@ def test_the_numbers_of_a_figure_are_those_of_its_records():
 def test_a_figure_is_made_of_what_has_ended_in_each_of_its_sweeps(tmp_path):
     label = "f-DeepSea_solved_v_boot_dqn"
     homes = [
-        (tmp_path / ("boot" if each.settings.agent.startswith("boot") else "ersac"), each)
+        (tmp_path / ("boot" if each.settings.agent_name.startswith("boot") else "ersac"), each)
         for each in wanted(label)
     ]
     for home, each in homes[1:]:
@@ -131,12 +131,12 @@ def test_a_scale_changes_depths_seeds_and_episodes_only():
     for sweep in catalogue.SWEEPS.values():
         learners = [
             {
-                (each.line, each.settings.learner)
+                (each.line, each.settings.agent)
                 for each in catalogue.instances(sweep, sweep.sizes[scale])
             }
             for scale in catalogue.SCALES
         ]
         assert set().union(*learners) == {(line.name, line.learner) for line in sweep.lines}
-    assert dataclasses.asdict(api.make_settings().learner) == dataclasses.asdict(
+    assert dataclasses.asdict(api.make_settings().agent) == dataclasses.asdict(
         catalogue.SWEEPS["solve-time"].lines[0].learner
     )

@@ -239,7 +239,7 @@ def test_what_cannot_be_packed_is_one_line_and_nothing_is_written(home, tmp_path
         (NAME, "--pack", tmp_path / "p.zip"): (2, f"--pack {tmp_path / 'p.zip'} must end in .json"),
         (NAME, "--pack", tmp_path / "there.json"): (2, there),
         (NAME, "--goals-only"): (2, "--goals-only needs --pack FILE"),
-        ("ladder", "--pack", path): (2, "--pack and --goals-only are not for ladder"),
+        ("ladder", "--pack", path): (2, "--pack and --goals-only are not options of ladder"),
     }
     before = sorted(tmp_path.iterdir())
     for argv, (wanted, line) in refused.items():

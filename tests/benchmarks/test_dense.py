@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from benchmarks import dense
 from ersac import config
 from ersac.agents import build
-from ersac.agents.presets import TABLE_PRESETS
+from ersac.config.presets import TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Trajectory
 

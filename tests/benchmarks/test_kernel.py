@@ -45,8 +45,8 @@ def draw_steps(rng: np.random.Generator) -> kernel.Steps:
 def library(trajectories: list[kernel.Steps]):
     """The library's learner after an update on each trajectory, in double precision, with its tables unpacked."""
     env = make_env(SETTINGS.env)
-    agent, parts = build.make_agent(SETTINGS.learner, env), build.make_parts(SETTINGS.learner, env)
-    store = build.make_optimisers(SETTINGS.learner, parts, 0.0).rows
+    agent, parts = build.make_agent(SETTINGS.agent, env), build.make_parts(SETTINGS.agent, env)
+    store = build.make_optimisers(SETTINGS.agent, parts, 0.0).rows
     double = lambda x: (
         jnp.asarray(x, jnp.float64)
         if jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)
@@ -63,7 +63,7 @@ def library(trajectories: list[kernel.Steps]):
 
 
 def by_hand(trajectories: list[kernel.Steps], dtype: type) -> kernel.State:
-    state, numbers = kernel.start(SETTINGS, dtype), kernel.numbers(SETTINGS.learner, DEPTH, dtype)
+    state, numbers = kernel.start(SETTINGS, dtype), kernel.numbers(SETTINGS.agent, DEPTH, dtype)
     scratch = kernel.make_scratch(LENGTH, dtype)
     for steps in trajectories:
         kernel.learn(
@@ -124,10 +124,10 @@ def test_single_precision_follows_double():
 def test_the_kernel_solves_deep_sea():
     depth, rollouts = 10, 6000
     settings = api.make_settings(**TABLE, depth=depth, seeds=1, shared_reward_heads=True)
-    length, rng = settings.learner.rollout, np.random.default_rng(0)
+    length, rng = settings.agent.rollout, np.random.default_rng(0)
     state, goals = kernel.start(settings), np.zeros(rollouts * length // depth + 1, np.int8)
     numbers, room = (
-        kernel.numbers(settings.learner, depth, np.float32),
+        kernel.numbers(settings.agent, depth, np.float32),
         (kernel.make_scratch(length), kernel.make_steps(length)),
     )
     kernel.run(state, *room, numbers, action_map(depth, 0), goals, rng, rollouts)
@@ -139,4 +139,4 @@ def test_the_kernel_solves_deep_sea():
 
 def test_the_kernel_refuses_what_it_was_not_written_for():
     with pytest.raises(ValueError, match="two layers of 64"):
-        kernel.numbers(api.make_settings(**TABLE, members=4).learner, DEPTH, np.float32)
+        kernel.numbers(api.make_settings(**TABLE, members=4).agent, DEPTH, np.float32)

@@ -80,15 +80,15 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     } | ({} if credit_early_ends else {"credit_early_ends": False})
     settings = config.replace_at(
         api.make_settings("gymnax:gate", "vanilla", **changes, chunk=5_000),
-        ("env", "seen"),
+        ("env", "normalisation"),
         config.NO_NORMALISATION,
     )
     chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
-    normaliser = make_normaliser(settings.learner, gate(), config.NO_NORMALISATION)
+    normaliser = make_normaliser(settings.agent, gate(), config.NO_NORMALISATION)
     forgone = float(normaliser.forgone(learner.memory.normaliser))
     assert forgone > 2 if credit_early_ends else forgone == 0
-    _, logits = make_agent(settings.learner, gate()).act(
+    _, logits = make_agent(settings.agent, gate()).act(
         learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)
     )
     to_leave = float(jax.nn.softmax(logits)[0])

@@ -33,7 +33,7 @@ def ashore(agent: str, name: str = "tiny", **changes) -> config.Experiment:
 
 def noisy(settings: config.Experiment) -> config.Experiment:
     return config.replace_at(
-        settings, ("learner", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01)
+        settings, ("agent", "uncertainty"), config.Ensemble(members=3, noise_variance=0.01)
     )
 
 
@@ -125,7 +125,7 @@ def double(tree):
 
 def on_the_host(settings: config.Experiment) -> config.Experiment:
     """The same settings, of an environment that is stepped from the host."""
-    seen = settings.env.seen
+    seen = settings.env.normalisation
     env = config.Gym(
         envs=settings.env.envs,
         target=getattr(settings.env, "target", None),

@@ -53,10 +53,10 @@ def endless(observations) -> Env:
 def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner) -> np.ndarray:
     """What the critic says of every place, in units of the environment."""
     parts, obs = (
-        make_parts(settings.learner, env, seen),
+        make_parts(settings.agent, env, seen),
         jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES)),
     )
-    looked_up = make_optimisers(settings.learner, parts, 0.0).rows.look_up(learner.params.rows, obs)
+    looked_up = make_optimisers(settings.agent, parts, 0.0).rows.look_up(learner.params.rows, obs)
     dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory.normaliser, obs)
     features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
     told = parts.value.apply(dense["value"], looked_up["value"], obs, features)[:, 0]
@@ -106,7 +106,7 @@ def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
     settings = api.make_settings(
         f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS
     )
-    settings = config.replace_at(settings, ("env", "seen"), seen)
+    settings = config.replace_at(settings, ("env", "normalisation"), seen)
     if kind == "gym":
         settings = config.override(settings, lockstep=True)
     right, unmasked, ended = (

@@ -497,7 +497,7 @@ def test_eval_prints_what_evaluate_returns(result, capsys, tmp_path):
 
 BAD = [
     (["eval"], "which run? ersac eval RUN"),
-    (["eval", "nowhere"], "nowhere is neither a run nor a file of result.save()"),
+    (["eval", "nowhere"], "nowhere is neither a run nor a file written by result.save()"),
     (["eval", "empty"], "empty holds no run"),
     (
         ["eval", "RUN", "--episodes", "0"],

@@ -18,7 +18,8 @@ sys.modules["jax"] = None  # an import of it is a traceback, and so a failure
 import numpy as np  # noqa: E402
 
 from ersac import api, cli, config  # noqa: E402
-from ersac.agents.presets import PRESETS, TABLE_PRESETS  # noqa: E402
+from ersac.cli import commands  # noqa: E402
+from ersac.config.presets import PRESETS, TABLE_PRESETS  # noqa: E402
 from ersac.runs import run_dir  # noqa: E402
 
 
@@ -278,32 +279,32 @@ def choice(rng: random.Random) -> tuple[dict, bool, config.Experiment]:
     """Who learns, and how sure it is of that; with settings that have the fields there are then."""
     agent, known = named(rng, list(PRESETS))
     who, good = {"agent": agent}, known
-    base = config.Experiment(learner=PRESETS[agent] if known else PRESETS["ersac"])
+    base = config.Experiment(agent=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.3:
         who["network"], known = named(rng, list(BY_NETWORK))
         good &= (
             known
             and agent in BY_NETWORK.get(who["network"], {})
-            and isinstance(base.learner, config.ActorCritic)
+            and isinstance(base.agent, config.ActorCritic)
         )
         if good:
-            base = config.Experiment(learner=BY_NETWORK[who["network"]][agent])
+            base = config.Experiment(agent=BY_NETWORK[who["network"]][agent])
     if rng.random() < 0.4:
         who["uncertainty"], known = named(rng, AT_SEA)
-        good &= known and isinstance(base.learner, config.ActorCritic)
+        good &= known and isinstance(base.agent, config.ActorCritic)
         if good:
             base = config.replace_at(
-                base, ("learner", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]()
+                base, ("agent", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]()
             )
     return who, good, base
 
 
 def from_python(rng: random.Random) -> dict:
     who, good, base = choice(rng)
-    hints = {path[-1]: hint for path, hint, _ in config.leaves(base) if path != ("agent",)}
+    hints = {path[-1]: hint for path, hint, _ in config.leaves(base) if path != ("agent_name",)}
     if rng.random() < 0.03:
         who["agent"], good = rng.choice([None, 5, ["ersac"], math.nan, "", Nasty(), {}]), False
-    if isinstance(base.learner, config.ActorCritic) and rng.random() < 0.02:
+    if isinstance(base.agent, config.ActorCritic) and rng.random() < 0.02:
         who["network"] = junk = rng.choice(JUNK)
         good &= junk is None
     changes = {}
@@ -322,17 +323,21 @@ def from_python(rng: random.Random) -> dict:
         if text.startswith("unknown "):
             return "; did you mean " in text or "; known: " in text
         if text.startswith("--network must be "):
-            return text == f"--network must be mlp or table, not {config.shown(who['network'])}"
+            return (
+                text == f"--network must be mlp or table, not {config.short_repr(who['network'])}"
+            )
         told = [(name, config.option(name, hints[name])) for name in bad if name in hints]
         return any(
-            f"{option} must be {config.expected(hints[name])}, not {config.shown(changes[name])}"
+            f"{option} must be {config.describe(hints[name])}, not {config.short_repr(changes[name])}"
             == text
             for name, option in told
         )
 
     given = {**who, **changes}
     return {
-        "given": config.shown({name: config.shown(value) for name, value in given.items()})
+        "given": config.short_repr(
+            {name: config.short_repr(value) for name, value in given.items()}
+        )
     } | outcome(lambda: api.make_settings(**given), good and not bad, allowed)
 
 
@@ -341,7 +346,7 @@ def as_words(rng: random.Random) -> dict:
     hints = {
         config.option(path[-1], hint): hint
         for path, hint, _ in config.leaves(base)
-        if path != ("agent",)
+        if path != ("agent_name",)
     }
     argv = ["deep-sea" if rng.random() < 0.97 else rng.choice(["deepsea", "", "--depth"])]
     argv += [word for name, value in who.items() for word in (f"--{name}", value)]
@@ -362,9 +367,11 @@ def as_words(rng: random.Random) -> dict:
     if rng.random() < 0.1:
         argv.insert(rng.randint(0, len(argv)), rng.choice(WORDS))
     taken = []
-    cli.go = lambda settings, *rest: taken.append(settings) or 0  # what follows is a run
+    commands.run_training = lambda settings, *rest: (
+        taken.append(settings) or 0
+    )  # what follows is a run
     deed = lambda: (cli.dispatch(["train", *argv]), taken[0])[1]
-    return {"given": config.shown(argv)} | outcome(
+    return {"given": config.short_repr(argv)} | outcome(
         deed, None, lambda text: 0 < len(" ".join(text.split())) < 500
     )
 

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 from ersac import api, config
-from ersac.agents.presets import PRESETS
+from ersac.config.presets import PRESETS
 from ersac.loops import device
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ersac import api, config
-from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError
+from ersac.config.presets import PRESETS
 from ersac.loops import device
 from ersac.runs import run_dir
 
@@ -105,7 +105,7 @@ def test_what_is_accepted_stays_accepted(accepted):
 
 def fits(settings: config.Experiment) -> bool:
     """What is accepted alone may not fit together, which is told when an agent is built: see the test below."""
-    learner, wants = settings.learner, getattr(settings.learner, "uncertainty", None)
+    learner, wants = settings.agent, getattr(settings.agent, "uncertainty", None)
     if isinstance(learner, config.BootDQN):
         return True
     if learner.network == "table":
@@ -159,7 +159,7 @@ def tiny(settings: config.Experiment) -> config.Experiment:
     if "learn_tau" in names:
         changes["learn_tau"] = True
     for name in {"critic", "normalise_advantages", "credit_early_ends", "first_visit"} & names:
-        changes[name] = getattr(PRESETS[settings.agent], name)
+        changes[name] = getattr(PRESETS[settings.agent_name], name)
     return config.override(settings, **changes)
 
 
@@ -170,7 +170,7 @@ def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
     mine = [
         settings
         for settings in map(tiny, accepted)
-        if settings.agent == agent and of_kind(settings.learner) and fits(settings)
+        if settings.agent_name == agent and of_kind(settings.agent) and fits(settings)
     ]
     unlike = list({repr(config.floats(settings)): settings for settings in mine}.values())
     assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ersac.agents.presets import PRESETS
+from ersac.config.presets import PRESETS
 
 VICTIM = Path(__file__).with_name("victim.py")
 WRITE_SECONDS = 0.01  # that a victim's disk takes for each write and sync

@@ -12,8 +12,8 @@ import pytest
 
 import ersac
 from ersac import api, cli, config
-from ersac.agents.presets import PRESETS
 from ersac.config import SettingsError, rollouts_per_chunk
+from ersac.config.presets import PRESETS
 from ersac.loops import device, devices
 from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir
 from ersac.runs.recorder import Recorder

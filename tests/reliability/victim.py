@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from ersac import cli
-from ersac.agents.presets import PRESETS
 from ersac.analysis import picture
+from ersac.config.presets import PRESETS
 from ersac.runs import checkpoint, checkpointer, disk
 
 ARGV = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ersac import api, config, display
-from ersac.agents.presets import PRESETS
+from ersac.config.presets import PRESETS
 from ersac.runs import disk, run_dir
 from ersac.runs.run_dir import EpisodeStats, Metrics
 

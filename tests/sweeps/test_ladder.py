@@ -77,7 +77,7 @@ def test_names_are_unique_and_seeds_are_those_of_their_kind(name, scale):
 def test_a_scale_changes_tasks_seeds_and_steps_only():
     learners = [
         {
-            (cell.task, cell.agent): cell.settings.learner
+            (cell.task, cell.agent): cell.settings.agent
             for cell in ladder.plan_ladder("ladder", scale).cells
         }
         for scale in catalogue.SCALES
@@ -107,14 +107,14 @@ def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkey
 def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
     monkeypatch.setitem(ladder_tasks.ALPHA["vanilla"], "lock", 0.25)
     found = {
-        (cell.task, cell.agent): cell.settings.learner
+        (cell.task, cell.agent): cell.settings.agent
         for cell in ladder.plan_ladder("ladder", "smoke").cells
     }
     assert found["lock", "vanilla"].risk.alpha == 0.25
     assert found["deep-sea-10", "vanilla"].risk.alpha == 0.01
     tried = ladder.plan_ladder("ladder-tune", "smoke").cells
     assert {
-        cell.settings.learner.risk.alpha for cell in tried if cell.agent.startswith("vanilla")
+        cell.settings.agent.risk.alpha for cell in tried if cell.agent.startswith("vanilla")
     } == set(ladder_tasks.ALPHAS)
 
 
@@ -361,8 +361,14 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
             ("ladder-tune", "--agents", "ersac"),
             "unknown agent 'ersac'; known: vanilla-alpha-0.0003, ",
         ),
-        (("ladder", "--engine", "ray"), "--engine ray is not for ladder"),
-        (("solve-time", "--tasks", "lock"), "--tasks and --agents choose from a ladder"),
+        (
+            ("ladder", "--engine", "ray"),
+            "ladder runs one run at a time: --engine must be local, not ray",
+        ),
+        (
+            ("solve-time", "--tasks", "lock"),
+            "--tasks and --agents are options of `ersac sweep ladder`, not of solve-time",
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line_before_jax(argv, told):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ersac import config
 from ersac.analysis import scores
-from ersac.config import SettingsError, nearest, pick
+from ersac.config import SettingsError, pick, suggest
 from ersac.packages import require_package
 from ersac.runs import disk, run_dir
 from ersac.runs.run_dir import StoredRun, read_finished_run
@@ -45,6 +45,8 @@ def seed_tables(run: StoredRun) -> Iterator[Table]:
     """A row a seed: its verdicts, then every setting of its run, of which seed and episodes are here called first_seed and budget."""
     settings, env = _flat(run_dir.settings_json(run.settings)), run.settings.env
     settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
+    settings["learner"] = settings.pop("agent")  # its class; the column `agent` is its name
+    del settings["agent_name"]
     for stats in run.seeds:
         own = {**_origin(run), "seed": stats.seed, "episodes": len(stats.goals)}
         own |= scores.goal_metrics(stats.goals, env.stochastic)
@@ -61,8 +63,8 @@ def _whose(run: StoredRun, seed: int, rows: int) -> Table:
 
 def _origin(run: StoredRun) -> dict[str, Any]:
     env = run.settings.env
-    where = {"env": config.named(env)} if env.depth is None else {"depth": env.depth}
-    return {"run": str(run.directory), "agent": run.settings.agent, **where}
+    where = {"env": config.env_name(env)} if env.depth is None else {"depth": env.depth}
+    return {"run": str(run.directory), "agent": run.settings.agent_name, **where}
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def export_runs(
     rows_of = pick("table", what, TABLES)
     if to.suffix not in FORMATS:
         raise SettingsError(
-            f"--to {to} must end in {' or '.join(FORMATS)}{nearest(to.suffix, FORMATS)}"
+            f"--to {to} must end in {' or '.join(FORMATS)}{suggest(to.suffix, FORMATS)}"
         )
     package, encode = FORMATS[to.suffix]
     if package is not None:

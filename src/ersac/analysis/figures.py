@@ -355,7 +355,7 @@ def read_instance(source: Path | Pack, instance: Instance) -> RunRecord | None:
 
 def instance_depth(instance: Instance) -> int:
     """The depth of a run of DeepSea."""
-    return config.sea(instance.settings).depth
+    return config.deep_sea_env(instance.settings).depth
 
 
 def provenance(seeds: dict[str, int]) -> dict[str, str]:

@@ -84,9 +84,9 @@ def read_run(directory: Path, line: str = "") -> RunRecord:
     return RunRecord(
         name=directory.name,
         line=line,
-        env=config.named(env),
+        env=config.env_name(env),
         depth=env.depth if isinstance(env, config.DeepSea) else None,
-        agent=settings.agent,
+        agent=settings.agent_name,
         seed=run.seed,
         episodes=run.episodes,
         steps=run.steps,

@@ -8,7 +8,7 @@ import numpy as np
 from gymnax.environments import spaces
 from jax import numpy as jnp
 
-from ersac.config import SettingsError, nearest
+from ersac.config import SettingsError, suggest
 from ersac.envs.base import Box, Discrete, Env, Space, Step
 from ersac.types import Array, Key, Tree
 
@@ -25,7 +25,7 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
     """The environment of that name with its default parameters."""
     if name not in gymnax.registered_envs:
         raise SettingsError(
-            f"unknown gymnax environment {name}{nearest(name, gymnax.registered_envs)}"
+            f"unknown gymnax environment {name}{suggest(name, gymnax.registered_envs)}"
         )
     with jax.ensure_compile_time_eval():  # a loop may build it while it is being compiled itself
         try:

@@ -15,7 +15,7 @@ EXTRAS = {
 def require_env_package(settings: config.Environment) -> None:
     """SettingsError where an environment's package is missing."""
     if type(settings) in EXTRAS:
-        require_package(config.named(settings), *EXTRAS[type(settings)])
+        require_package(config.env_name(settings), *EXTRAS[type(settings)])
 
 
 def check_fits(settings: config.Environment, tell: Callable[[str], None]) -> None:

@@ -90,7 +90,7 @@ def build(settings: config.Experiment) -> tuple[Env, Agent]:
     """The environment and the agent of some settings, whose numbers may be tracers."""
     assert not settings.env.on_host
     env = make_env(settings.env)
-    return env, make_agent(settings.learner, env, settings.env.seen)
+    return env, make_agent(settings.agent, env, settings.env.normalisation)
 
 
 Metrics = dict[str, Array]
@@ -102,7 +102,7 @@ Brought = tuple[
 def chunk(settings: config.Experiment, carry: DeviceCarry, env_params: Tree, key: Key) -> Brought:
     """A fixed number of rollouts of one seed, each of which is learned from."""
     env, agent = build(settings)
-    buffer = make_buffer(settings.learner, env.envs)
+    buffer = make_buffer(settings.agent, env.envs)
 
     def body(
         carry: DeviceCarry, drawn: tuple[RolloutNoise, Key]
@@ -132,7 +132,7 @@ def chunk(settings: config.Experiment, carry: DeviceCarry, env_params: Tree, key
     # all the same, and returns.
     numbers = carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings))
     addressed = lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-    rollout_noise = jax.vmap(partial(draw_all_noise, settings.learner, agent, env.envs))(
+    rollout_noise = jax.vmap(partial(draw_all_noise, settings.agent, agent, env.envs))(
         addressed(key)
     )
     carry, (facts, metrics, seen) = jax.lax.scan(
@@ -195,10 +195,10 @@ def _start(
         first = jax.tree.map(lambda leaf: leaf[0], actors)
         example = jax.eval_shape(
             lambda: rollout(
-                env, agent, env_params, learner, first, draw_noise(static.learner, agent, key)
+                env, agent, env_params, learner, first, draw_noise(static.agent, agent, key)
             )[1]
         )
-        return key, make_buffer(static.learner, env.envs).init(example), actors
+        return key, make_buffer(static.agent, env.envs).init(example), actors
 
     return jax.vmap(one)(seeds, env_params, learner)
 
@@ -342,7 +342,7 @@ def run_device(
         facts, metrics, seen = jax.tree.map(
             lambda leaf: leaf[: len(program.seeds)], jax.device_get(brought)
         )
-        for alarm in guard.find_nonfinite(seen, metrics, program.settings.learner.rollout):
+        for alarm in guard.find_nonfinite(seen, metrics, program.settings.agent.rollout):
             on_nonfinite(alarm.seed, complaint(program, alarm, done))
         done += config.rollouts_per_chunk(program.settings)
         yield Chunk(facts, metrics, carry, time.perf_counter() - began)
@@ -350,7 +350,7 @@ def run_device(
 
 def complaint(program: Any, bad: guard.NonFiniteValue, done: int) -> str:
     """An alarm in one line; `done` rollouts went before its chunk. Steps and rollouts count from one."""
-    steps, rollout = program.settings.learner.rollout, done + bad.rollout
+    steps, rollout = program.settings.agent.rollout, done + bad.rollout
     first = steps * rollout + bad.step + 1
     when = f"at step {first:,}" if bad.step < steps else f"after step {first - 1:,}"
     return f"{bad.tensor} is not finite {when} (rollout {rollout + 1:,}) of seed {program.seeds[bad.seed]}"

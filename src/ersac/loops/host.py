@@ -191,7 +191,7 @@ def _draw_noise(
     agent = _agent(settings, spec)
     rollout_noise = jax.vmap(
         lambda rollout: draw_all_noise(
-            settings.learner, agent, spec.envs, jax.random.fold_in(key, rollout)
+            settings.agent, agent, spec.envs, jax.random.fold_in(key, rollout)
         )
     )(rollouts)
     return ChunkNoise(rollout_noise.action_noise, rollout_noise.noise)
@@ -250,7 +250,7 @@ def _learn(
 ) -> tuple[Learner, Packed, Tree, Metrics, Metrics]:
     """Learn from new rollouts. What is kept is given away; the parameters are not, somebody may be acting with them."""
     settings = config.with_floats(settings, numbers)
-    agent, buffer = _agent(settings, spec), make_buffer(settings.learner, spec.envs)
+    agent, buffer = _agent(settings, spec), make_buffer(settings.agent, spec.envs)
     key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
     return (
@@ -264,7 +264,7 @@ def _learn(
 
 def _agent(settings: config.Experiment, spec: Spec) -> Agent:
     assert settings.env.on_host
-    return make_agent(settings.learner, spec, settings.env.seen)
+    return make_agent(settings.agent, spec, settings.env.normalisation)
 
 
 def static_host_settings(settings: config.Experiment) -> config.Experiment:
@@ -339,12 +339,12 @@ def init_carry(settings: config.Experiment, spec: Spec, seed: int) -> HostCarry:
     """A learner that has seen nothing, and an empty feed."""
     learner = _agent(settings, spec).init(np.random.default_rng(seed))
     example = jax.tree.map(lambda leaf: leaf[0], _blank(settings, spec))
-    return HostCarry(learner, make_buffer(settings.learner, spec.envs).init(example), np.int32(0))
+    return HostCarry(learner, make_buffer(settings.agent, spec.envs).init(example), np.int32(0))
 
 
 def _blank(settings: config.Experiment, spec: Spec) -> Trajectory:
     """Rollouts of nothing, of the right shapes."""
-    envs, length = spec.envs, settings.learner.rollout
+    envs, length = spec.envs, settings.agent.rollout
     agent = _agent(settings, spec)
     obs = np.zeros((envs, length + 1, *getattr(spec.observations, "shape", ())), _dtype(spec))
     key = jax.random.key(0)
@@ -389,7 +389,7 @@ def _warm_up(program: HostProgram) -> None:
     drawn = compiled.act(
         compiled.pack(learner), episode_state, blank.obs[:, 0], chunk_noise.action_noise, 0, 0
     )
-    length = settings.learner.rollout
+    length = settings.agent.rollout
     compiled.joined([drawn.dist_params] * length, [drawn.action] * length)
     buffer_state = jax.tree.map(jnp.copy, seed_state.carry.buffer_state)
     compiled.learn(
@@ -429,7 +429,7 @@ def act_rollout(
     """T steps in every environment of a place with its newest parameters: rollout `first + r`, with the r-th of the dice."""
     compiled, length, rollout, actor_params = (
         program.calls,
-        program.settings.learner.rollout,
+        program.settings.agent.rollout,
         first + r,
         seed_state.newest,
     )
@@ -494,7 +494,7 @@ def _restart_episodes(
     ended: Array,
 ) -> Tree:
     """What the agent keeps, drawn anew where an episode ended."""
-    begins = lambda key: jax.random.split(step_keys(key, settings.learner.rollout)[t])[1]
+    begins = lambda key: jax.random.split(step_keys(key, settings.agent.rollout)[t])[1]
     keys = jax.vmap(begins)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
     agent = _agent(settings, spec)
     new = jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(keys)
@@ -635,7 +635,7 @@ def run_host(
                 *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought),
             )
             facts, metrics, seen = stacked
-            for alarm in guard.find_nonfinite(seen, metrics, program.settings.learner.rollout):
+            for alarm in guard.find_nonfinite(seen, metrics, program.settings.agent.rollout):
                 on_nonfinite(alarm.seed, complaint(program, alarm, done))
             done += count
             yield Chunk(
@@ -694,7 +694,7 @@ def to_host_env(env: Env, settings: config.Experiment) -> HostEnv:
 
     As there, an episode that a time limit cut is told of on its fake step.
     """
-    length, seed = settings.learner.rollout, settings.run.seed
+    length, seed = settings.agent.rollout, settings.run.seed
     env_params, base = jax.tree.map(jnp.asarray, env.env_params(seed)), jax.random.key(seed)
     begin = jax.jit(jax.vmap(lambda key: env.reset(env_params, jax.random.split(key)[0])))
     look = jax.jit(jax.vmap(lambda state: env.observe(env_params, state)))

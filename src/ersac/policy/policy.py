@@ -247,7 +247,7 @@ def shaped(
 
 def agent_of(settings: Experiment, spec: Spec) -> Agent:
     """The agent that some settings describe."""
-    return make_agent(settings.learner, spec, settings.env.seen)
+    return make_agent(settings.agent, spec, settings.env.normalisation)
 
 
 def senses_of(env: config.Environment) -> SpaceCodec:
@@ -335,11 +335,11 @@ def encoded(trained: TrainedAgent, obs: Any) -> np.ndarray:
         seen = trained.codec.encode(obs)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise SettingsError(
-            f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: {error}"
+            f"{config.short_repr(obs)} is no observation of {config.env_name(trained.settings.env)}: {error}"
         ) from None
     if isinstance(space, base.Discrete) and not 0 <= seen[0] < space.n:
         raise SettingsError(
-            f"{config.shown(obs)} is no observation of {config.named(trained.settings.env)}: it has {space.n}"
+            f"{config.short_repr(obs)} is no observation of {config.env_name(trained.settings.env)}: it has {space.n}"
         )
     return seen
 

@@ -47,7 +47,7 @@ def check_video(env: config.Environment, path: Path | None) -> None:
     disk.require_new(path)
     if not env.on_host:
         raise SettingsError(
-            f"{config.named(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed"
+            f"{config.env_name(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed"
         )
     for package in packages:
         require_package("a video", package, "gym")
@@ -79,7 +79,7 @@ def make_rendered_env(env: config.Gym, **options: Any) -> Any:
             )  # Gymnasium warns of what is refused in a line where it matters
             return make()
     except Exception as error:  # it is somebody else's
-        raise SettingsError(f"{env.id} cannot be made: {config.shown(error)}") from error
+        raise SettingsError(f"{env.id} cannot be made: {config.short_repr(error)}") from error
 
 
 def takes(make: Callable[..., Any], options: dict[str, Any]) -> bool:
@@ -115,7 +115,7 @@ def film(
         io.BytesIO(),
     )
     try:
-        frames = render_episodes(config.named(env), one, act, begin, seed, kind.episodes)
+        frames = render_episodes(config.env_name(env), one, act, begin, seed, kind.episodes)
         first = next(frames)  # an environment that does not draw itself is refused here
         fps = float(one.metadata.get("render_fps") or FRAMES_PER_SECOND)
         with warnings.catch_warnings():
@@ -132,7 +132,7 @@ def film(
         raise
     except Exception as error:  # the environment is somebody else's
         raise exits.Resumable(
-            f"{config.named(env)} broke while it was filmed: {config.shown(error)}"
+            f"{config.env_name(env)} broke while it was filmed: {config.short_repr(error)}"
         ) from error
     finally:
         one.close()

@@ -8,7 +8,7 @@ import numpy as np
 
 from ersac import display
 from ersac.analysis import scores
-from ersac.config import Experiment, sea
+from ersac.config import Experiment, deep_sea_env
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
 
 METRIC_POINTS = 2000  # kept of each metric; when there are more, every other one goes
@@ -40,7 +40,7 @@ class Recorder:
     @property
     def metric_names(self) -> tuple[str, ...]:
         """What is kept and shown of the learner; of a loop whose actor runs ahead, how far."""
-        return (*self.settings.learner.METRICS, *(("staleness",) if self.env.on_host else ()))
+        return (*self.settings.agent.METRICS, *(("staleness",) if self.env.on_host else ()))
 
     def add(self, chunk: Any) -> None:
         """Take in one chunk. What goes beyond the budget of episodes is kept too: the budget may be raised."""
@@ -84,7 +84,7 @@ class Recorder:
 
     def make_map_snapshot(self, visits: np.ndarray, sigma: np.ndarray) -> MapSnapshot:
         """A pair of maps of the first seed as it is now."""
-        shape = (sea(self.settings).depth,) * 2
+        shape = (deep_sea_env(self.settings).depth,) * 2
         return MapSnapshot(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
 
     def add_map_snapshot(self, map_snapshot: MapSnapshot) -> None:
@@ -151,7 +151,7 @@ class Recorder:
         count = run.episodes
         if run.steps is not None:
             if when is None:
-                in_time = run.steps // sea(self.settings).episode_length
+                in_time = run.steps // deep_sea_env(self.settings).episode_length
             else:
                 in_time = int(np.searchsorted(when, run.steps, side="right"))
             count = min(count, in_time)
@@ -182,7 +182,7 @@ class Recorder:
         reach = lambda map_snapshot: int(
             np.flatnonzero(map_snapshot.visits.any(axis=0)).max(initial=0)
         )
-        half = sea(self.settings).depth / 2
+        half = deep_sea_env(self.settings).depth / 2
         return [min(earlier, key=lambda map_snapshot: abs(reach(map_snapshot) - half)), last]
 
     def state(self) -> dict[str, np.ndarray]:

@@ -41,7 +41,7 @@ class Result:
     @property
     def network(self) -> str:
         """What the agent has: mlp or table."""
-        return getattr(self.settings.learner, "network", "mlp")
+        return getattr(self.settings.agent, "network", "mlp")
 
     def verdict(self, stats: EpisodeStats) -> dict[str, int | None]:
         """When a seed first reached the goal, and when each rule calls it solved; None where never."""
@@ -66,8 +66,8 @@ class Result:
                 for name in ("mean_return", "best_mean_return", "solved_steps")
             }
         return {
-            "agent": self.settings.agent,
-            "env": config.named(env),
+            "agent": self.settings.agent_name,
+            "env": config.env_name(env),
             "network": self.network,
             **where,
             "seeds": len(self.seeds),
@@ -127,15 +127,17 @@ class Result:
 
         env, run = self.settings.env, self.settings.run
         if not env.has_maps:
-            name, seeds = config.named(env), f"--seeds {run.seeds} --seed {run.seed}"
+            name, seeds = config.env_name(env), f"--seeds {run.seeds} --seed {run.seed}"
             budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
-            caption = f"ersac train {name} --agent {self.settings.agent} {seeds} {budget}    settings {run_dir.settings_hash(self.settings)}"
-            return picture.draw_returns(f"{self.settings.agent} on {name}", caption, self.seeds)
+            caption = f"ersac train {name} --agent {self.settings.agent_name} {seeds} {budget}    settings {run_dir.settings_hash(self.settings)}"
+            return picture.draw_returns(
+                f"{self.settings.agent_name} on {name}", caption, self.seeds
+            )
         kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
-        title = f"{self.settings.agent} ({self.network}) on {kind}, depth {env.depth}"
+        title = f"{self.settings.agent_name} ({self.network}) on {kind}, depth {env.depth}"
         of_table = " --network table" if self.network == "table" else ""
         command = (
-            f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent}{of_table}"
+            f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent_name}{of_table}"
         )
         command = f"{command} --seeds {run.seeds} --seed {run.seed}"
         caption = f"{command} --episodes {run.episodes}    settings {run_dir.settings_hash(self.settings)}"
@@ -157,7 +159,7 @@ def index_of_seed(settings: Experiment, seed: int) -> int:
     first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
     if not isinstance(seed, int) or not first <= seed <= last:
         raise SettingsError(
-            f"seed {config.shown(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}"
+            f"seed {config.short_repr(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}"
         )
     return seed - first
 

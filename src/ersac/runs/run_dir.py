@@ -27,6 +27,7 @@ FAILURE, LOCK = "failed.json", "lock"
 NOT_HASHED = {"checkpoint_seconds", "make", "estimator"}  # no effect on the numbers, or named
 FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only their text is stored
 JSON_TYPES = (bool, int, float, str, tuple, type(None))  # anything else is stored as its text
+SETTINGS_FORMAT = 2  # 1 had the fields env, agent, learner, run
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
 
 
@@ -144,13 +145,13 @@ def differences(before: Experiment, now: Experiment) -> list[str]:
     """Return the settings in which two runs differ, as '--depth 20 -> 21'; budgets do not count."""
     old, new = (
         {
-            ".".join(path): value if isinstance(value, JSON_TYPES) else str(value)
-            for path, _, value in leaves(_without_budget(settings))
+            config.option(path[-1], hint): value if isinstance(value, JSON_TYPES) else str(value)
+            for path, hint, value in leaves(_without_budget(settings))
         }
         for settings in (before, now)
     )
     return [
-        f"{config.option(name.split('.')[-1])} {old.get(name)} -> {new.get(name)}"
+        f"{name} {old.get(name)} -> {new.get(name)}"
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
@@ -192,7 +193,7 @@ def settings_from_json(data: dict[str, Any]) -> Any:
     """Return nested settings from JSON data; their values are not checked yet."""
     cls = getattr(config, data["kind"])
     names = {field.name for field in dataclasses.fields(cls)}
-    if other := names ^ (data.keys() - {"kind", "hash"}):
+    if other := names ^ (data.keys() - {"kind", "hash", "format"}):
         raise KeyError(*other)
     values: dict[str, Any] = {}
     for name in names:
@@ -229,7 +230,7 @@ def _without_budget(settings: Experiment) -> Experiment:
 
 def write_settings(directory: Path, settings: Experiment) -> None:
     """Write the settings before the run starts; from then on it can be resumed."""
-    data = {**settings_json(settings), "hash": settings_hash(settings)}
+    data = {"format": SETTINGS_FORMAT, **settings_json(settings), "hash": settings_hash(settings)}
     seal.write_json(directory / SETTINGS, data)
 
 
@@ -241,6 +242,8 @@ def read_settings(directory: Path) -> Experiment:
     text = disk.read(path)
     try:
         data = json.loads(text)
+        if "hash" in data and data.get("format", 1) != SETTINGS_FORMAT:
+            raise disk.DiskError(f"{path} was written by another version of ersac; train again")
         settings = config.check(settings_from_json(data))
         intact = isinstance(settings, Experiment) and settings_hash(settings) == data["hash"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

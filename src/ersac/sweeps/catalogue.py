@@ -8,7 +8,6 @@ uses seeds below 100.
 import random
 from typing import Any, NamedTuple
 
-from ersac.agents.presets import PRESETS, TABLE_PRESETS
 from ersac.config import (
     ActorCritic,
     BootDQN,
@@ -19,10 +18,11 @@ from ersac.config import (
     Replay,
     Run,
     check,
+    deep_sea_env,
     override,
     replace_at,
-    sea,
 )
+from ersac.config.presets import PRESETS, TABLE_PRESETS
 from ersac.runs import run_dir
 
 SCALES = ("smoke", "desk", "paper")
@@ -67,7 +67,7 @@ class Instance(NamedTuple):
     @property
     def name(self) -> str:
         """A directory name that no run with other settings has."""
-        depth, seed = sea(self.settings).depth, self.settings.run.seed
+        depth, seed = deep_sea_env(self.settings).depth, self.settings.run.seed
         digest = run_dir.settings_hash(self.settings)[:8]
         return f"{self.line}-depth-{depth}-seed-{seed}-{digest}"
 

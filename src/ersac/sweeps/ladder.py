@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ersac import config, display
-from ersac.agents.presets import preset
 from ersac.config import Experiment, SettingsError, check, default_run, override
+from ersac.config.presets import preset
 from ersac.envs.make import require_env_package
 from ersac.packages import require_package
 from ersac.runs import exits, run_dir

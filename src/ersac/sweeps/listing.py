@@ -91,7 +91,7 @@ def run_row(directory: Path) -> RunRow:
         return RunRow(name, DAMAGED, str(error).removeprefix(f"{name}/"))
     env = settings.env
     row = RunRow(
-        name, STOPPED, "", settings.agent, config.named(env), env.depth, settings.run.seeds
+        name, STOPPED, "", settings.agent_name, config.env_name(env), env.depth, settings.run.seeds
     )
     try:
         if holder := disk.lock_holder(directory / run_dir.LOCK):

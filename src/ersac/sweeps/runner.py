@@ -68,7 +68,7 @@ class Batch(NamedTuple):
     @property
     def steps_per_episode(self) -> int:
         """Environment steps of one episode of each of its runs."""
-        return len(self.instances) * config.sea(self.settings).episode_length
+        return len(self.instances) * config.deep_sea_env(self.settings).episode_length
 
     def steps_saved(self) -> int:
         """Environment steps up to its newest checkpoint."""
@@ -76,7 +76,7 @@ class Batch(NamedTuple):
 
         saved = checkpoint.checkpoint_numbers(self.directory / checkpoint.DIRECTORY)
         rollouts = max(saved, default=0)
-        return min(self.steps, rollouts * self.settings.learner.rollout * len(self.instances))
+        return min(self.steps, rollouts * self.settings.agent.rollout * len(self.instances))
 
 
 class Outcome(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ersac.config import Count, NonNegative, Positive, Range, Unit
+from ersac.config import Count, Fraction, NonNegative, Positive, Range
 
 TABULAR_AGENTS = ("k-learning", "saddle", "psrl", "ucbvi", "optimism", "epsilon-greedy")
 
@@ -24,7 +24,7 @@ class Learners:
     """ucbvi: multiple of the Hoeffding bonus; the 7 of its paper is too large for short runs."""
     mu: NonNegative = 2.0
     """optimism: multiple of sigma that is added to every reward."""
-    epsilon: Unit = 0.1
+    epsilon: Fraction = 0.1
     """epsilon-greedy: probability of a uniformly random action."""
 
 

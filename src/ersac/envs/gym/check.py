@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from ersac.config import SettingsError, cut, shown
+from ersac.config import SettingsError, short_repr, truncate
 
 ANY = (Exception, SystemExit)  # what an environment may throw; a KeyboardInterrupt is the person's
 NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -306,7 +306,7 @@ def step(env: gymnasium.Env, action: Any, where: str) -> tuple[Any, Any, bool, b
     answer = asked(
         env,
         lambda env: env.step(action),
-        f"step({shown(action)}) {where}",
+        f"step({short_repr(action)}) {where}",
         lambda answer: step_fault(answer, where),
     )
     observation, reward, terminated, truncated, info = answer
@@ -372,7 +372,7 @@ def signature_fault(env: gymnasium.Env) -> str | None:
         signature.bind(seed=0, options=None)
         signature.bind()
     except TypeError:
-        takes = cut(f"reset{signature}")
+        takes = truncate(f"reset{signature}")
         return f"{takes} does not take seed= and options=: write def reset(self, *, seed=None, options=None) and return observation, {{}}"
     return None
 
@@ -384,7 +384,7 @@ def describe_value(value: Any) -> str:
             return f"an array of shape {value.shape}"
         case tuple():
             return f"{len(value)} value{'' if len(value) == 1 else 's'}"
-    return shown(value)
+    return short_repr(value)
 
 
 def raised(name: str, error: BaseException) -> str:
@@ -397,7 +397,7 @@ def raised(name: str, error: BaseException) -> str:
     place = (
         "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
     )
-    return f"{name} raised {type(error).__name__}{': ' if text else ''}{cut(text)}{place}"
+    return f"{name} raised {type(error).__name__}{': ' if text else ''}{truncate(text)}{place}"
 
 
 def number_of(value: Any) -> float | None:
@@ -491,7 +491,8 @@ def of_observations(space: spaces.Space) -> Iterator[Finding]:
         f"{name}, {type(part).__name__}" for name, part in parts if not isinstance(part, NUMBERS)
     ]:
         yield Finding(
-            False, f"no numbers, so left out of what the agent sees: {cut('; '.join(left_out))}"
+            False,
+            f"no numbers, so left out of what the agent sees: {truncate('; '.join(left_out))}",
         )
     if empty := [name for name, part in served if 0 in (part.shape or ())]:
         yield Finding(

@@ -1,0 +1,6 @@
+"""`python -m ersac`."""
+
+from ersac.cli import main
+
+if __name__ == "__main__":
+    main()

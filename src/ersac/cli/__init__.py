@@ -1,0 +1,5 @@
+"""The `ersac` command."""
+
+from ersac.cli.main import dispatch, main
+
+__all__ = ["dispatch", "main"]

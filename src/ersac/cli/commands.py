@@ -1,0 +1,514 @@
+"""The commands: a dataclass of options and a function each. jax is imported once options are checked."""
+
+import importlib
+import json
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ersac import config
+from ersac.cli import summaries
+from ersac.cli.parsing import find_value, parse
+from ersac.config import SettingsError
+from ersac.config.presets import preset
+from ersac.runs import exits
+from ersac.theory.settings import TABULAR_AGENTS, TheoryDeepSea, TheoryRegret
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is printed."""
+
+    json: bool = False
+    """Print the results as one JSON object on the last line of standard output."""
+    quiet: bool = False
+    """Print no progress and no tables."""
+    debug: bool = False
+    """Print the traceback of an error instead of one line."""
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Train an agent; its results, checkpoints and a picture go to a run directory."""
+
+    env: config.DeepSea | config.Gymnax | config.Gym
+    run: config.Run
+    agent: config.ActorCritic | config.BootDQN
+    agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "ersac"
+    """The agent, a named set of defaults for the options below; `ersac` lists the names."""
+    uncertainty: str | None = None
+    """The estimator of sigma for actor-critic agents: ensemble, posterior, counts, hashed, linear
+    or rnd; by default the agent's own."""
+    out: Path | None = None
+    """Run directory, which must not exist yet; by default a new one under runs/."""
+    resume: bool = False
+    """Continue the run in --out if it has the same settings; start it if there is none."""
+    exact: bool = False
+    """Refuse to resume if package versions, CPU cores or XLA flags changed, which could change
+    results in the last bit."""
+    track: config.Track = config.UNTRACKED
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Continue a run from its last valid checkpoint, with the same results as if it had not stopped."""
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """Run directory."""
+    episodes: config.Episodes | None = None
+    """New limit on episodes per seed, at least the run's own limit."""
+    checkpoint_seconds: config.Seconds | None = None
+    """Seconds between checkpoints."""
+    exact: bool = False
+    """Refuse to resume if package versions, CPU cores or XLA flags changed, which could change
+    results in the last bit."""
+    track: config.Track = config.UNTRACKED
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Evaluate a trained policy on whole episodes, with environment seeds not used in training."""
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """Run directory, or a file written by result.save()."""
+    evaluation: config.Evaluate = field(default_factory=config.Evaluate)
+    seed: int | None = None
+    """Which of the run's seeds to evaluate; by default its first."""
+    video: Path | None = None
+    """Record a few episodes to this file, .mp4 or .gif, which must not exist yet."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Run the missing runs of a sweep; the same command starts it and continues it."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """The sweep; `ersac sweep` lists them."""
+    scale: str = "smoke"
+    """Size: smoke (minutes on two cores), desk (hours) or paper (as many runs as in the paper)."""
+    engine: str = "local"
+    """Where to run: local, or ray (needs ersac[ray]; RAY_ADDRESS names a cluster, by default Ray
+    starts on this machine)."""
+    out: Path | None = None
+    """Directory of the sweep; by default runs/sweeps/NAME-SCALE."""
+    tasks: str | None = None
+    """Run only these tasks of the ladder, separated by commas."""
+    agents: str | None = None
+    """Run only these agents of the ladder, separated by commas."""
+    pack: Path | None = None
+    """Run nothing, and write all ended runs of the sweep to FILE.json and FILE.npz, which must not
+    exist yet."""
+    goals_only: bool = False
+    """With --pack, leave out returns: DeepSea figures do not need them, `ersac compare` does."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """Draw a figure of the paper, after running whatever is missing of its sweeps."""
+
+    label: Annotated[str, tyro.conf.Positional] = ""
+    """The figure, by its label in the paper; `ersac figure` lists them."""
+    scale: str = "smoke"
+    """Size of the sweeps: smoke (minutes on two cores), desk (hours) or paper (as many runs as in
+    the paper)."""
+    network: Literal["mlp", "table"] = "mlp"
+    """The agents' function approximation: networks (mlp), or a table with a row for every state."""
+    engine: str = "local"
+    """Where to run: local, or ray (needs ersac[ray])."""
+    records: Path = Path("runs/sweeps")
+    """Directory of the sweeps or of their packs, or one pack; runs that a sweep directory lacks are
+    run. `results` holds the packs that come with the source."""
+    out: Path | None = None
+    """Directory for the picture and its numbers; by default figures/ beside the first sweep."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class RunsOptions:
+    """List the runs and sweeps below a directory, with the status of each."""
+
+    directory: Annotated[Path, tyro.conf.Positional] = Path("runs")
+    """Where to look."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Compare the first agent in each environment with every other one, after equally many steps."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run directories and packs; runs of one agent in one environment are pooled."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write the records of ended runs as one table."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    """Run directories."""
+    to: Path | None = None
+    """The file to write, which must not exist yet: .csv, or .parquet (needs ersac[track])."""
+    what: str = "episodes"
+    """One row per: episodes, metrics (training metrics by steps) or seeds (scores and settings)."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class TheoryOptions:
+    """Tabular experiments: Bayesian regret against its bound, its decomposition, and optimal tau."""
+
+    settings: TheoryRegret = field(default_factory=TheoryRegret)
+    out: Path | None = None
+    """Directory for pictures and numbers; by default a new one under runs/."""
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class TheoryDeepSeaOptions:
+    """Run a tabular agent on DeepSea."""
+
+    settings: TheoryDeepSea = field(default_factory=TheoryDeepSea)
+    output: OutputOptions = OutputOptions()
+
+
+def train_command(argv: list[str]) -> int:
+    """`ersac train ENV ...`."""
+    env_name, *rest = argv
+    env = config.parse_env(env_name)
+    agent_name = find_value("--agent", rest)
+    agent_name = "ersac" if agent_name is None else agent_name
+    uncertainty, network = find_value("--uncertainty", rest), find_value("--network", rest)
+    agent = preset(agent_name, uncertainty, network, env)
+    default = TrainOptions(env, config.default_run(env), agent, agent_name, uncertainty)
+    options = parse(default, f"ersac train {env_name}", f"agent {agent_name}", rest)
+    settings = config.check(
+        config.Experiment(options.env, options.agent_name, options.agent, options.run)
+    )
+
+    from ersac.runs import run_dir
+
+    depth = settings.env.depth
+    task = re.sub(r"[^\w.]+", "-", env_name) if depth is None else f"{env_name}-{depth}"
+    stem = f"{task}-{agent_name}-seed{settings.run.seed}"
+    out = options.out or run_dir.default_directory(Path("runs"), stem, settings, options.resume)
+    return run_training(settings, out, options, options.resume)
+
+
+def resume_command(argv: list[str]) -> int:
+    """`ersac resume RUN ...`."""
+    options = parse(ResumeOptions(), "ersac resume", "resume", argv)
+    if options.run is None:
+        raise SettingsError("which run? ersac resume RUN")
+
+    from ersac.runs import run_dir
+
+    changes = {"episodes": options.episodes, "checkpoint_seconds": options.checkpoint_seconds}
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = config.check(config.override(run_dir.read_settings(options.run), **given))
+    return run_training(settings, options.run, options, resume=True)
+
+
+def run_training(
+    settings: config.Experiment, out: Path, options: TrainOptions | ResumeOptions, resume: bool
+) -> int:
+    """Train until the end or a signal, and print the results."""
+    from ersac import api, display
+
+    output = options.output
+    with exits.SignalWatcher() as watcher:
+        result = api.run_experiment(
+            settings,
+            out,
+            display.make_display(not output.quiet),
+            resume,
+            options.exact,
+            watcher.poll,
+            options.track,
+        )
+    if not output.quiet:
+        summaries.print_result(result)
+    return print_json(result.summary(), output)
+
+
+def eval_command(argv: list[str]) -> int:
+    """`ersac eval RUN ...`."""
+    options = parse(EvalOptions(), "ersac eval", "eval", argv)
+    if options.run is None:
+        raise SettingsError("which run? ersac eval RUN")
+    evaluation, show = config.check(options).evaluation, not options.output.quiet
+
+    from ersac.policy import video
+    from ersac.runs import results, run_dir
+
+    if options.run.is_dir():
+        settings, _ = run_dir.read_finished_summary(options.run)
+        results.index_of_seed(settings, settings.run.seed if options.seed is None else options.seed)
+        video.check_video(settings.env, options.video)
+    elif not options.run.exists():
+        raise SettingsError(f"{options.run} is neither a run nor a file written by result.save()")
+
+    from ersac.policy.policy import open_policy  # imports jax
+
+    policy = open_policy(options.run, options.seed)
+    if options.video is not None:
+        policy.film(
+            options.video, sample=evaluation.sample, eval_seed=evaluation.eval_seed, show=show
+        )
+    result = policy.evaluate(**vars(evaluation), show=show).as_json()
+    env, agent = config.env_name(policy.settings.env), policy.settings.agent_name
+    if show:
+        summaries.print_evaluation(f"{agent} on {env}, seed {policy.seed}", result)
+    origin = {
+        "run": str(options.run),
+        "env": env,
+        "agent": agent,
+        "seed": policy.seed,
+        "episodes": evaluation.episodes,
+    }
+    return print_json(origin | result, options.output)
+
+
+def sweep_command(argv: list[str]) -> int:
+    """`ersac sweep NAME ...`."""
+    from ersac.sweeps import catalogue, ladder_tasks
+
+    options = parse(SweepOptions(), "ersac sweep", "sweep", argv)
+    if options.name in ladder_tasks.LADDERS:
+        return ladder_command(options)
+    if options.name not in catalogue.SWEEPS:
+        print(catalogue.list_sweeps() + ladder_tasks.list_ladders(), end="")
+    if not options.name:
+        return exits.OK
+    if options.tasks is not None or options.agents is not None:
+        raise SettingsError(
+            f"--tasks and --agents are options of `ersac sweep ladder`, not of {options.name}"
+        )
+    home, wanted = plan_sweep(options.name, options.scale, options.engine, options.out)
+    if options.pack is not None:
+        return pack_command(options, home, wanted)
+    if options.goals_only:
+        raise SettingsError("--goals-only needs --pack FILE")
+    title = f"{options.name}-{options.scale}"
+    report = finish_sweep(title, wanted, home, options.engine, options.output)
+    print_json({"sweep": title, "out": str(home), **report._asdict()}, options.output)
+    report.raise_if_incomplete(home)
+    return exits.OK
+
+
+def pack_command(options: SweepOptions, home: Path, wanted: list[Any]) -> int:
+    """`ersac sweep NAME --pack FILE`."""
+    from ersac.analysis import pack
+
+    assert options.pack is not None
+    title = f"{options.name}-{options.scale}"
+    command = f"ersac sweep {options.name} --scale {options.scale}"
+    packed = pack.pack_sweep(home, title, command, wanted, options.pack, options.goals_only)
+    runs, failed = len(packed.runs), len(packed.failed)
+    if not options.output.quiet:
+        print(f"packed {runs} runs in {options.pack}; {failed} have failed", flush=True)
+    result = {"sweep": title, "pack": str(options.pack), "runs": runs, "failed": failed}
+    return print_json(result, options.output)
+
+
+def ladder_command(options: SweepOptions) -> int:
+    """`ersac sweep ladder ...`."""
+    from ersac.analysis import ladder_table
+    from ersac.sweeps import ladder
+
+    if options.pack is not None or options.goals_only:
+        raise SettingsError(f"--pack and --goals-only are not options of {options.name}")
+    plan = ladder.plan_ladder(options.name, options.scale, options.tasks, options.agents)
+    if options.engine != "local":
+        raise SettingsError(
+            f"{options.name} runs one run at a time: --engine must be local, not {options.engine}"
+        )
+    home = options.out or Path("runs") / "sweeps" / plan.title
+
+    from ersac import api, display
+
+    screen = display.make_sweep_display(not options.output.quiet)
+    with exits.SignalWatcher() as watcher:
+        result = ladder.run_ladder(plan, home, api.run_experiment, screen, watcher.poll)
+    rows = ladder_table.write_ladder(plan, home, display.note)
+    if not options.output.quiet:
+        lines = ladder_table.ladder_lines(plan, result, rows)
+        print("\n".join([*lines, f"records, table and figures: {home}"]), flush=True)
+    print_json({"out": str(home), **ladder_table.ladder_json(plan, result, rows)}, options.output)
+    result.report.raise_if_incomplete(home)
+    return exits.OK
+
+
+def plan_sweep(name: str, scale: str, engine: str, out: Path | None) -> tuple[Path, list[Any]]:
+    """The directory of a sweep, and its runs; SettingsError for an unknown name."""
+    from ersac.sweeps import catalogue, engines
+
+    sweep = config.pick("sweep", name, catalogue.SWEEPS)
+    size = config.pick("scale", scale, sweep.sizes)
+    config.pick("engine", engine, engines.ENGINES)
+    engines.require_engine(engine)
+    return out or Path("runs") / "sweeps" / f"{name}-{scale}", catalogue.instances(sweep, size)
+
+
+def finish_sweep(
+    title: str, wanted: list[Any], home: Path, engine: str, output: OutputOptions
+) -> Any:
+    """Run what is missing of a sweep, and return the runner's report."""
+    from ersac import display
+    from ersac.sweeps import engines, runner
+
+    screen = display.make_sweep_display(not output.quiet)
+    with exits.SignalWatcher() as watcher:
+        report = runner.run_sweep(
+            title, wanted, home, engines.ENGINES[engine], screen, watcher.poll
+        )
+    if not output.quiet:
+        print(f"{report.ended} of {report.wanted} runs have ended; they are in {home}", flush=True)
+    return report
+
+
+def figure_command(argv: list[str]) -> int:
+    """`ersac figure LABEL ...`."""
+    options = parse(FigureOptions(), "ersac figure", "figure", argv)
+
+    from ersac.analysis import figures, pack
+
+    if options.label not in figures.FIGURES:
+        labels = (f"  {label}" for label in figures.FIGURES)
+        print("\n".join(["usage: ersac figure LABEL --scale smoke|desk|paper", "", *labels]))
+    if not options.label:
+        return exits.OK
+    suffix = "-table" if options.network == "table" else ""
+    names = [name + suffix for name in config.pick("figure", options.label, figures.FIGURES).sweeps]
+    runs: list[tuple[Any, Any]] = []
+    parents = []
+    for name in names:
+        title = f"{name}-{options.scale}"
+        home, wanted = plan_sweep(name, options.scale, options.engine, options.records / title)
+        packed = pack.find_pack(options.records, title)
+        if packed is None:
+            finish_sweep(title, wanted, home, options.engine, options.output)
+        runs += [(packed or home, instance) for instance in wanted]
+        parents.append(home if packed is None else packed.path.parent)
+    out = options.out or next(iter(parents), Path("runs")) / "figures"
+    caption = f"ersac figure {options.label} --scale {options.scale} --network {options.network}"
+    result = figures.make_figure(options.label, runs, options.scale, caption, out)
+    if not options.output.quiet:
+        print(f"picture: {result['picture']}", flush=True)
+    return print_json(result, options.output)
+
+
+def runs_command(argv: list[str]) -> int:
+    """`ersac runs [DIR]`."""
+    options = parse(RunsOptions(), "ersac runs", "runs", argv)
+
+    from rich.console import Console
+
+    from ersac.sweeps import listing
+
+    title = f"reading {options.directory}"
+    with Console(stderr=True, quiet=options.output.quiet).status(title) as status:
+        rows = []
+        for row in listing.find_runs(options.directory):
+            rows.append(row)
+            status.update(f"{title}: {len(rows):,} runs")
+    if not options.output.quiet:
+        summaries.print_runs(rows)
+    return print_json(listing.listing_json(rows), options.output)
+
+
+def compare_command(argv: list[str]) -> int:
+    """`ersac compare PATH [PATH ...]`."""
+    options = parse(CompareOptions(), "ersac compare", "compare", argv)
+    if not options.runs:
+        raise SettingsError("which runs? ersac compare PATH [PATH ...]")
+
+    from ersac import display
+    from ersac.analysis import compare
+
+    comparisons = compare.compare_runs(options.runs, display.note)
+    if not options.output.quiet:
+        summaries.print_comparisons(comparisons)
+    return print_json(compare.comparisons_json(comparisons), options.output)
+
+
+def export_command(argv: list[str]) -> int:
+    """`ersac export RUN [RUN ...] --to FILE`."""
+    options = parse(ExportOptions(), "ersac export", "export", argv)
+    if not options.runs or options.to is None:
+        raise SettingsError("which runs, and where to? ersac export RUN [RUN ...] --to FILE.csv")
+
+    from ersac import display
+    from ersac.analysis.export import export_runs
+
+    say = (lambda line: None) if options.output.quiet else (lambda line: print(line, flush=True))
+    result = export_runs(options.runs, options.to, options.what, display.note, say)
+    return print_json(result, options.output)
+
+
+def theory_command(argv: list[str]) -> int:
+    """`ersac theory ...` and `ersac theory deep-sea ...`."""
+    match argv:
+        case ["deep-sea", *rest]:
+            return theory_deep_sea_command(rest)
+        case [word, *_] if not word.startswith("-"):
+            raise SettingsError(
+                f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea'])}"
+            )
+    options = parse(TheoryOptions(), "ersac theory", "theory", argv)
+    settings = config.check(options.settings)
+
+    from ersac.runs import run_dir
+
+    out = options.out or run_dir.free_name(Path("runs"), "theory")
+    run_dir.require_unused(out)
+
+    from rich.console import Console
+
+    from ersac.theory.experiments import run_regret
+
+    result = run_regret(settings, out, None if options.output.quiet else Console())
+    return print_json(result, options.output)
+
+
+def theory_deep_sea_command(argv: list[str]) -> int:
+    """`ersac theory deep-sea ...`."""
+    options = parse(TheoryDeepSeaOptions(), "ersac theory deep-sea", "theory deep-sea", argv)
+    settings = config.check(options.settings)
+    config.pick("agent", settings.agent, dict.fromkeys(TABULAR_AGENTS))
+
+    from rich.console import Console
+
+    from ersac.theory.experiments import run_deep_sea
+
+    result = run_deep_sea(settings, None if options.output.quiet else Console())
+    if not options.output.quiet:
+        summaries.print_seeds(result["per_seed"])
+    return print_json(result, options.output)
+
+
+def bench_command(argv: list[str]) -> int:
+    """`ersac bench ...`: the benchmarks are part of a checkout, not of the package."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / "benchmarks" / "__main__.py").exists():
+        raise SettingsError(
+            "ersac bench needs a checkout of the project, installed with: "
+            "pip install --editable '.[dev]'"
+        )
+    sys.path.insert(0, str(checkout))
+    return int(importlib.import_module("benchmarks").main(argv))
+
+
+def print_json(result: dict[str, Any], output: OutputOptions) -> int:
+    """Print the results on one line if --json was given; returns exit code 0."""
+    if output.json:
+        print(json.dumps(result), flush=True)
+    return exits.OK
