@@ -370,7 +370,7 @@ class TestObserved:
         ],
     )
     def test_what_has_no_numbers_is_refused(self, space):
-        with pytest.raises(SettingsError, match="cannot be made numbers of"):
+        with pytest.raises(SettingsError, match="is not supported"):
             observation_codec(space)
 
     @pytest.mark.parametrize("shape", [(2,), (6, 6), (1, 6, 6), (6, 6, 3)])
@@ -405,7 +405,7 @@ class TestActed:
         [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)],
     )
     def test_what_cannot_be_acted_in_is_refused(self, space):
-        with pytest.raises(SettingsError, match="of the space"):
+        with pytest.raises(SettingsError, match=r"^action space"):
             action_codec(space)
 
 
@@ -457,7 +457,7 @@ class TestFailures:
             raise gymnasium.error.DependencyNotInstalled("install this\nor that")
 
         with pytest.raises(
-            SettingsError, match=r"^odd cannot be made: DependencyNotInstalled: install this$"
+            SettingsError, match=r"^odd cannot be created: DependencyNotInstalled: install this$"
         ):
             host_env(make, "odd", 2)
 
@@ -473,9 +473,9 @@ class TestFailures:
 
         env = host_env(Fragile, "fragile", 2)
         env.reset(0)
-        with pytest.raises(Resumable, match=r"^fragile broke in step: ZeroDivisionError: no$"):
+        with pytest.raises(Resumable, match=r"^fragile failed in step\(\): ZeroDivisionError: no$"):
             env.step(np.zeros(2, np.int32))
-        with pytest.raises(Resumable, match=r"^fragile broke in reset: OSError: unlucky$"):
+        with pytest.raises(Resumable, match=r"^fragile failed in reset\(\): OSError: unlucky$"):
             env.reset(12)
         env.close()
 
@@ -524,7 +524,7 @@ class TestWorkers:
         env = host_env(Cursed, "cursed", 1, workers=4)
         try:
             np.testing.assert_array_equal(env.reset(0), [[0]])
-            with pytest.raises(Resumable, match=r"^cursed broke in step: KeyError: 'gone'$"):
+            with pytest.raises(Resumable, match=r"^cursed failed in step\(\): KeyError: 'gone'$"):
                 env.step(np.zeros(1, np.int32))
         finally:
             env.close()

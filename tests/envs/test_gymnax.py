@@ -155,7 +155,7 @@ def test_every_one_can_be_built_or_is_refused_in_one_line(name):
         assert (
             name == "MNISTBandit-bsuite"
         )  # it downloads its data, which is not there for everybody
-        assert refusal.startswith(f"{name} cannot be made: ")
+        assert refusal.startswith(f"{name} cannot be created: ")
         assert "\n" not in refusal
         return
     key = jax.random.key(0)

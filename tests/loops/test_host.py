@@ -195,7 +195,7 @@ def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
     program = al.prepare_host(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
     with pytest.raises(Resumable) as found:
         chunks(program, 4)
-    assert str(found.value) == "CartPole-v1 broke in step: RuntimeError: step 50"
+    assert str(found.value) == "CartPole-v1 failed in step(): RuntimeError: step 50"
     assert 0 < program.seed_states[0].carry.rollouts < 50 / LENGTH
     assert not actors()
 

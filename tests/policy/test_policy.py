@@ -7,13 +7,16 @@ import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 import ersac
 from ersac import api, cli, config, packages
-from ersac.policy import policy as policies
-from ersac.policy import video
+from ersac.policy import evaluate, video
+from ersac.policy.codec import make_codec
+from ersac.policy.policy import Policy
+from ersac.policy.trained import act_batch, agent_of, make_trained
 from ersac.runs import checkpoint, disk, results
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -49,16 +52,16 @@ def untrained(env, agent="ersac", seed=0, **changes):
     Networks begin with outputs of zero, so the weights are moved about.
     """
     settings = api.make_settings(env, agent, **{"hidden": (8, 8), "seed": seed, **changes})
-    senses = policies.senses_of(settings.env)
+    codec = make_codec(settings.env)
     learner, rng = (
-        policies.agent_of(settings, senses.spec).init(np.random.default_rng(seed)),
+        agent_of(settings, codec.spec).init(np.random.default_rng(seed)),
         np.random.default_rng(seed),
     )
     moved = lambda x: (
         x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
     )
-    learner = learner._replace(params=policies.jax.tree.map(moved, learner.params))
-    return policies.Policy(policies.trained(settings, seed, senses, learner._replace(opt=())))
+    learner = learner._replace(params=jax.tree.map(moved, learner.params))
+    return Policy(make_trained(settings, seed, codec, learner._replace(opt=())))
 
 
 class Told(gymnasium.Env):
@@ -168,18 +171,16 @@ def test_sampling_draws_what_the_policy_says(result, observations):
 
 def logits_of(policy, obs):
     trained = policy._trained
-    agent = policies.agent_of(trained.settings, trained.codec.spec)
-    chance = policies.jax.tree.map(
-        lambda leaf: leaf[0], agent.action_noise(policies.jax.random.key(0), 1)
-    )
-    return agent.act(trained.learner, (), policies.jnp.asarray(obs), chance)[1]
+    agent = agent_of(trained.settings, trained.codec.spec)
+    action_noise = jax.tree.map(lambda leaf: leaf[0], agent.action_noise(jax.random.key(0), 1))
+    return agent.act(trained.learner, (), jax.numpy.asarray(obs), action_noise)[1]
 
 
 def test_stacked_observations_are_the_callers_episode(observations):
     """Continuous actions, so that every window has its own."""
     stacked, seen = untrained("gym:Pendulum-v1", frames=3, normalise=False), observations[:20, :3]
     windows = np.stack([seen[np.maximum(0, [n - 2, n - 1, n])].ravel() for n in range(len(seen))])
-    want = policies.act_batch(stacked._trained, (), windows, False, np.random.default_rng(0))
+    want = act_batch(stacked._trained, (), windows, False, np.random.default_rng(0))
     assert len(np.unique(want)) == len(seen)
     np.testing.assert_allclose([stacked(obs) for obs in seen], want, rtol=1e-5, atol=1e-5)
     stacked.reset()
@@ -194,7 +195,7 @@ def test_what_is_no_observation_is_refused_in_one_line(result):
         (untrained("gym:FrozenLake-v1"), 16),
         (untrained("deep-sea", depth=3), -1),
     ]:
-        with pytest.raises(ersac.SettingsError, match="is no observation of") as caught:
+        with pytest.raises(ersac.SettingsError, match="is not an observation of") as caught:
             policy(wrong)
         assert "\n" not in str(caught.value)
 
@@ -226,7 +227,7 @@ def test_a_file_needs_no_environment(tmp_path):
         np.testing.assert_array_equal(loaded(obs), policy(obs))
         assert loaded(obs) in Mixed.action_space
     with pytest.raises(
-        ersac.SettingsError, match=r"Mixed was made in Python; there, use result.evaluate"
+        ersac.SettingsError, match=r"Mixed is created by a Python function, .* call result.evaluate"
     ):
         loaded.evaluate(2, show=False)
     assert ersac.load(tmp_path / "mixed.npz", make=Mixed).evaluate(2, show=False).mean_length == 1
@@ -260,13 +261,13 @@ def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
     policy.save(tmp_path / "own.npz")
     with pytest.raises(
         ersac.SettingsError,
-        match=r"the torso was made in Python; there, use result.policy, or ersac.load",
+        match=r"the torso is a Python object, .* use result.policy in Python, or ersac.load",
     ):
         ersac.load(tmp_path / "own.npz")
     loaded = ersac.load(tmp_path / "own.npz", torso=module)
     obs = np.random.default_rng(0).normal(size=(50, 4))
     assert [loaded(each) for each in obs] == [policy(each) for each in obs]
-    assert ended_with(2, ["eval", str(run)]).startswith("ersac: the torso was made in Python")
+    assert ended_with(2, ["eval", str(run)]).startswith("ersac: the torso is a Python object")
 
 
 # kept
@@ -365,7 +366,7 @@ def test_evaluation_has_seeds_that_training_had_not():
 def test_one_by_one_and_side_by_side_are_the_same_play(result):
     """The policy in a loop of the caller's, and `evaluate`: the same seed, the same return."""
     policy = result.policy_of(4)
-    seed = policies.seed_of(policy._trained, config.Evaluate())
+    seed = evaluate.evaluation_seed(policy._trained, eval_seed=0)
     env = gymnasium.make("CartPole-v1")
     returns = []
     for number in range(2):
@@ -402,7 +403,7 @@ def test_a_sea_that_was_learned_is_sailed_through(tmp_path):
     said = ended_with(2, ["eval", str(tmp_path / "run"), "--video", str(tmp_path / "sea.mp4")])
     assert (
         said
-        == "ersac: deep-sea does not draw itself: only environments of Gymnasium (gym:ID) can be filmed\n"
+        == "ersac: deep-sea cannot be rendered: a video needs a Gymnasium environment, gym:ID\n"
     )
 
 
@@ -414,7 +415,7 @@ def test_an_environment_of_gymnax_is_played_in():
 
 
 def test_an_episode_without_end_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(policies, "LONGEST_EPISODE", 50)
+    monkeypatch.setattr(evaluate, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(
         ersac.SettingsError,
         match="an episode of Endless has not ended after 50 steps: give it a time limit",
@@ -453,11 +454,11 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
         (
             untrained("deep-sea", depth=3),
             "a.mp4",
-            "deep-sea does not draw itself: only environments of Gymnasium",
+            "deep-sea cannot be rendered: a video needs a Gymnasium environment",
         ),
-        (untrained(Endless), "a.mp4", "gym:Endless does not draw itself: it must take render_mode"),
-        (untrained(Told), "a.avi", "unknown kind of video '.avi'; known: .mp4, .gif"),
-        (untrained(Told), "a", "unknown kind of video ''; known: .mp4, .gif"),
+        (untrained(Endless), "a.mp4", "gym:Endless cannot be rendered: it must accept render_mode"),
+        (untrained(Told), "a.avi", "unknown video format '.avi'; known: .mp4, .gif"),
+        (untrained(Told), "a", "unknown video format ''; known: .mp4, .gif"),
     ]:
         with pytest.raises(ersac.SettingsError, match=words):
             policy.film(tmp_path / name, show=False)
@@ -504,7 +505,7 @@ BAD = [
         "--episodes must be a whole number between 1 and 10000000, not 0",
     ),
     (["eval", "RUN", "--seed", "9"], "seed 9 was not trained; 3 to 4 were"),
-    (["eval", "RUN", "--video", "a.webm"], "unknown kind of video '.webm'"),
+    (["eval", "RUN", "--video", "a.webm"], "unknown video format '.webm'"),
     (["eval", "RUN", "--vide", "a.mp4"], "did you mean --video?"),
     (["eval", "RUN", "--video", "there.mp4"], "there.mp4 is there already"),
 ]
@@ -536,7 +537,9 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
     assert "has not ended; resume with: ersac resume" in ended_with(
         2, ["eval", str(copy("unended", "summary"))]
     )
-    assert "has no checkpoint to play from" in ended_with(2, ["eval", str(copy("swept", "0000"))])
+    assert "has no checkpoint to load a policy from" in ended_with(
+        2, ["eval", str(copy("swept", "0000"))]
+    )
     assert "facts.npz is missing" in ended_with(74, ["eval", str(copy("lost", "facts"))])
     torn = copy("torn")
     number = checkpoint.checkpoint_numbers(torn / checkpoint.DIRECTORY)[-1]
@@ -575,8 +578,9 @@ def test_a_run_on_an_environment_of_ones_own_goes_on_in_python_only(tmp_path, ca
     capsys.readouterr()
     said = ended_with(2, ["resume", str(tmp_path / "run")])
     assert "Told was made in Python; go on there: ersac.train(Told, out=..., resume=True)" in said
-    assert "Told was made in Python; there, use result.evaluate()" in ended_with(
-        2, ["eval", str(tmp_path / "run")]
+    assert (
+        "Told is created by a Python function, which is not stored: call result.evaluate()"
+        in ended_with(2, ["eval", str(tmp_path / "run")])
     )
 
 

@@ -76,10 +76,10 @@ class Faulty(gymnasium.Env):
 
 FAULTS = {
     "killed": (Resumable, r"a worker died \(exit code -9\)"),
-    "raises": (Resumable, r"broke in step: ValueError: no more"),
+    "raises": (Resumable, r"failed in step\(\): ValueError: no more"),
     "shape": (
         Resumable,
-        r"broke in step: ValueError: an observation has the shape \(3,\), and its space \(2,\)",
+        r"failed in step\(\): ValueError: an observation has shape \(3,\), but its space has shape \(2,\)",
     ),
     "nan": (NonFinite, r"reward"),
 }

@@ -32,7 +32,7 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
             env, params = gymnax.make(name)
         except Exception as error:  # one of them downloads its data
             raise SettingsError(
-                f"{name} cannot be made: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+                f"{name} cannot be created: {' '.join(f'{type(error).__name__}: {error}'.split())}"
             ) from error
         observations, actions = (
             served(name, env.observation_space(params)),

@@ -1,4 +1,4 @@
-"""Episodes as a video: an environment of Gymnasium draws itself while it is played in. No jax here: what cannot be is refused before."""
+"""Episodes as a video, rendered by a Gymnasium environment. No jax here: checks run before its import."""
 
 import inspect
 import io
@@ -17,37 +17,44 @@ from ersac.config import SettingsError
 from ersac.packages import require_package
 from ersac.runs import disk, exits
 
-MOST_FRAMES = 2_000
-FRAMES_PER_SECOND = 30  # where an environment does not say
+MAX_FRAMES = 2_000
+DEFAULT_FPS = 30  # if the environment's metadata has none
 
 
-class Video(NamedTuple):
-    """A kind of video."""
+class VideoFormat(NamedTuple):
+    """A video format."""
 
-    packages: tuple[str, ...]  # that it needs
-    episodes: int  # that are played into one
-    options: Callable[[float], dict[str, Any]]  # pictures in a second -> what imageio takes
+    packages: tuple[str, ...]  # required
+    episodes: int  # recorded in one video
+    options: Callable[[float], dict[str, Any]]  # frames per second -> options of imageio
 
 
-VIDEOS = {
-    # Frames are even, and stay as large as they are.
-    ".mp4": Video(
-        ("imageio", "imageio_ffmpeg"), 3, lambda fps: {"fps": fps, "macro_block_size": 2}
+VIDEO_FORMATS = {
+    ".mp4": VideoFormat(
+        packages=("imageio", "imageio_ffmpeg"),
+        episodes=3,
+        options=lambda fps: {"fps": fps, "macro_block_size": 2},  # even sizes are not rescaled
     ),
-    # A picture takes ten times as long as in an mp4.
-    ".gif": Video(("imageio",), 1, lambda fps: {"duration": 1000 / fps, "loop": 0}),
+    ".gif": VideoFormat(
+        packages=("imageio",),
+        episodes=1,  # a frame takes ten times as long as in an mp4
+        options=lambda fps: {"duration": 1000 / fps, "loop": 0},
+    ),
 }
 
 
 def check_video(env: config.Environment, path: Path | None) -> None:
-    """SettingsError where a video is wanted and none can come of it; whether an environment draws itself is seen once it is made."""
+    """SettingsError where a video of this environment cannot be written to `path`; None is no video.
+
+    Whether an environment can be rendered is known only after it was created.
+    """
     if path is None:
         return
-    packages = config.pick("kind of video", path.suffix, VIDEOS).packages
+    packages = config.pick("video format", path.suffix, VIDEO_FORMATS).packages
     disk.require_new(path)
     if not env.on_host:
         raise SettingsError(
-            f"{config.env_name(env)} does not draw itself: only environments of Gymnasium (gym:ID) can be filmed"
+            f"{config.env_name(env)} cannot be rendered: a video needs a Gymnasium environment, gym:ID"
         )
     for package in packages:
         require_package("a video", package, "gym")
@@ -55,35 +62,33 @@ def check_video(env: config.Environment, path: Path | None) -> None:
 
 
 def require_env_factory(env: config.Gym) -> None:
-    """SettingsError where settings that were read have no more than the text of what makes an environment."""
+    """SettingsError where a file has only the name of a Python function that creates environments."""
     if isinstance(env.make, str):
         raise SettingsError(
-            f"{env.id} was made in Python; there, use result.evaluate(), or ersac.load(FILE, make=...).evaluate()"
+            f"{env.id} is created by a Python function, which is not stored: call "
+            "result.evaluate() in Python, or ersac.load(FILE, make=...).evaluate()"
         )
 
 
-def make_rendered_env(env: config.Gym, **options: Any) -> Any:
-    """One environment of Gymnasium by itself, with options where its maker takes them."""
+def make_single_env(env: config.Gym, **options: Any) -> Any:
+    """One Gymnasium environment; `options` are passed on if its factory accepts them."""
     from ersac.envs.gym.make import env_factory
 
     require_env_factory(env)
-    make = (
-        env_factory(env.id, **options)
-        if env.make is None
-        else partial(env.make, **(options if takes(env.make, options) else {}))
-    )
+    if env.make is None:
+        make = env_factory(env.id, **options)
+    else:
+        make = partial(env.make, **(options if accepts(env.make, options) else {}))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # Gymnasium warns of what is refused in a line where it matters
+            warnings.simplefilter("ignore")  # what matters in Gymnasium's warnings is checked here
             return make()
-    except Exception as error:  # it is somebody else's
-        raise SettingsError(f"{env.id} cannot be made: {config.short_repr(error)}") from error
+    except Exception as error:  # an environment may raise anything
+        raise SettingsError(f"{env.id} cannot be created: {config.short_repr(error)}") from error
 
 
-def takes(make: Callable[..., Any], options: dict[str, Any]) -> bool:
-    """Whether a maker has parameters of those names."""
+def accepts(make: Callable[..., Any], options: dict[str, Any]) -> bool:
+    """Whether a factory has parameters of those names."""
     try:
         inspect.signature(make).bind(**options)
     except (TypeError, ValueError):
@@ -94,48 +99,44 @@ def takes(make: Callable[..., Any], options: dict[str, Any]) -> bool:
 def film(
     env: config.Environment,
     act: Callable[[Any], Any],
-    begin: Callable[[], None],
+    on_reset: Callable[[], None],
     path: Path,
     seed: int,
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> None:
-    """Play episodes into a video, which is written once it is whole. `begin` is called before each episode, `act` for each action."""
+    """Record episodes as a video, which is written to `path` once it is complete.
+
+    on_reset: called before each episode.
+    """
     check_video(env, path)
     assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    os.environ.setdefault(
-        "SDL_AUDIODRIVER", "dummy"
-    )  # pygame looks for one although nothing is heard
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # else pygame looks for a sound card
     import imageio.v2 as imageio
 
+    name, video_format = config.env_name(env), VIDEO_FORMATS[path.suffix]
+    instance, buffer = make_single_env(env, render_mode="rgb_array"), io.BytesIO()
     writer: Any
-    kind, one, buffer = (
-        VIDEOS[path.suffix],
-        make_rendered_env(env, render_mode="rgb_array"),
-        io.BytesIO(),
-    )
     try:
-        frames = render_episodes(config.env_name(env), one, act, begin, seed, kind.episodes)
-        first = next(frames)  # an environment that does not draw itself is refused here
-        fps = float(one.metadata.get("render_fps") or FRAMES_PER_SECOND)
+        frames = render_episodes(name, instance, act, on_reset, seed, video_format.episodes)
+        first = next(frames)  # raises where the environment cannot be rendered
+        fps = float(instance.metadata.get("render_fps") or DEFAULT_FPS)
+        options = {"format": path.suffix[1:], "mode": "I", **video_format.options(fps)}
         with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "os.fork"
-            )  # ffmpeg is a program of its own from its first instruction
-            with imageio.get_writer(
-                buffer, format=path.suffix[1:], mode="I", **kind.options(fps)
-            ) as writer:
+            # The warning is about forking with threads, but the child executes ffmpeg at once.
+            warnings.filterwarnings("ignore", "os.fork")
+            with imageio.get_writer(buffer, **options) as writer:
                 for number, frame in enumerate(itertools.chain([first], frames), 1):
                     writer.append_data(frame)
-                    tell(f"{path}: {number:,} frames")
+                    on_progress(f"{path}: {number:,} frames")
     except exits.EXPECTED:
         raise
-    except Exception as error:  # the environment is somebody else's
+    except Exception as error:  # an environment may raise anything
         raise exits.Resumable(
-            f"{config.env_name(env)} broke while it was filmed: {config.short_repr(error)}"
+            f"{name} failed while its video was recorded: {config.short_repr(error)}"
         ) from error
     finally:
-        one.close()
+        instance.close()
     disk.write(path, buffer.getbuffer())
 
 
@@ -143,30 +144,31 @@ def render_episodes(
     name: str,
     env: Any,
     act: Callable[[Any], Any],
-    begin: Callable[[], None],
+    on_reset: Callable[[], None],
     seed: int,
     episodes: int,
 ) -> Iterator[np.ndarray]:
-    """What an environment looks like while it is played in."""
+    """The rendered frames of episodes, at most MAX_FRAMES and one last frame for each episode."""
     frames = 0
     for episode in range(episodes):
-        begin()
+        on_reset()
         obs, _ = env.reset(seed=seed + episode)
         ended = False
-        while not ended and frames < MOST_FRAMES:
-            yield frame_of(name, env)
+        while not ended and frames < MAX_FRAMES:
+            yield render_frame(name, env)
             frames += 1
             obs, _, terminated, truncated, _ = env.step(act(obs))
             ended = bool(terminated or truncated)
-        yield frame_of(name, env)  # how it ended
+        yield render_frame(name, env)  # the last state
 
 
-def frame_of(name: str, env: Any) -> np.ndarray:
-    """One picture, of even height and width, as video has it."""
-    drawn = env.render() if env.render_mode == "rgb_array" else None
-    if not isinstance(drawn, np.ndarray) or drawn.dtype != np.uint8 or drawn.ndim != 3:
+def render_frame(name: str, env: Any) -> np.ndarray:
+    """One frame [height, width, 3]; both sides are cut to even numbers, which video codecs need."""
+    frame = env.render() if env.render_mode == "rgb_array" else None
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3:
         raise SettingsError(
-            f'{name} does not draw itself: it must take render_mode="rgb_array", and render() must return such an array'
+            f'{name} cannot be rendered: it must accept render_mode="rgb_array", and render() '
+            "must return a uint8 array [height, width, 3]"
         )
-    height, width = (side // 2 * 2 for side in drawn.shape[:2])
-    return drawn[:height, :width, :3]
+    height, width = (side // 2 * 2 for side in frame.shape[:2])
+    return frame[:height, :width, :3]

@@ -12,7 +12,8 @@ from ersac.runs import run_dir
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics, Timings
 
 if TYPE_CHECKING:
-    from ersac.policy.policy import Evaluation, Policy
+    from ersac.policy.evaluate import Evaluation
+    from ersac.policy.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,14 @@ class Result:
 
     def policy_of(self, seed: int) -> "Policy":
         """What one of the seeds learned."""
-        from ersac.policy import policy  # jax
+        from ersac.policy.policy import Policy  # imports jax
+        from ersac.policy.trained import trained_from_carry, trained_from_run
 
         if self.last is not None:
-            return policy.Policy(policy.of_carry(self.settings, self.last, seed))
+            return Policy(trained_from_carry(self.settings, self.last, seed))
         if self.directory is None:
             raise SettingsError("nothing of what this run learned was kept")
-        return policy.Policy(policy.of_run(self.directory, self.settings, seed))
+        return Policy(trained_from_run(self.directory, self.settings, seed))
 
     def save(self, path: str | Path, seed: int | None = None) -> None:
         """Keep what a seed learned, by default the first one, in one file that must not be there yet; `ersac.load` reads it."""

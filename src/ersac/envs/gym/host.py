@@ -31,7 +31,7 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
     try:
         instances = [make() for _ in range(envs)]
     except Exception as error:
-        raise SettingsError(f"{name} cannot be made: {error_line(error)}") from error
+        raise SettingsError(f"{name} cannot be created: {error_line(error)}") from error
     space = instances[0].observation_space
     single, encode = observation_codec(space)
     actions, decode = action_codec(instances[0].action_space)
@@ -43,7 +43,7 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
         array, shape = encode(_batch(space, obs)), getattr(single, "shape", ())
         if array.shape[1:] != shape:
             raise ValueError(
-                f"an observation has the shape {array.shape[1:]}, and its space {shape}"
+                f"an observation has shape {array.shape[1:]}, but its space has shape {shape}"
             )
         return array
 
@@ -54,7 +54,7 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
                 env.action_space.seed(seed + i)
             obs = encode_batch([env.reset(seed=seed + i)[0] for i, env in enumerate(instances)])
         except Exception as error:
-            raise Resumable(f"{name} broke in reset: {error_line(error)}") from error
+            raise Resumable(f"{name} failed in reset(): {error_line(error)}") from error
         ended, window = np.zeros(envs, bool), stack.reset(obs)
         return window
 
@@ -67,7 +67,7 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             )
             encoded, over = encode_batch(obs), np.array(terminated, bool)
         except Exception as error:
-            raise Resumable(f"{name} broke in step: {error_line(error)}") from error
+            raise Resumable(f"{name} failed in step(): {error_line(error)}") from error
         ended, window = over | np.array(truncated, bool), stack.push(window, encoded, fake)
         return HostStep(
             obs=window,

@@ -45,7 +45,8 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
     vector = _vector_codec(space)
     if vector is None:
         raise SettingsError(
-            f"observations of the space {space} cannot be made numbers of; wrap the environment"
+            f"observation space {space} is not supported: wrap the environment so that it is a Box, "
+            "Discrete, MultiDiscrete or MultiBinary space, or a Dict or Tuple of them"
         )
     return Box((vector.size,)), vector.encode
 
@@ -72,15 +73,14 @@ def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], 
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             if not np.isfinite(low + high).all():
                 raise SettingsError(
-                    f"actions of the space {space} have no bounds; wrap the environment so that they have"
+                    f"action space {space} has no finite bounds: wrap the environment so that low and "
+                    "high are finite"
                 )
             reshape = lambda actions: list(
                 actions.reshape(len(actions), *space.shape).astype(space.dtype)
             )
             return Box(space.shape or (1,), low=low, high=high), reshape
-    raise SettingsError(
-        f"actions of the space {space} are not served: only Discrete ones and a Box of floats"
-    )
+    raise SettingsError(f"action space {space} is not supported: use Discrete, or a Box of floats")
 
 
 class FrameStack(NamedTuple):
@@ -98,7 +98,7 @@ def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
         return FrameStack(single, reset=lambda obs: obs, push=lambda window, obs, starts: obs)
     if isinstance(single, Discrete):
         raise SettingsError(
-            f"{name} has observations that are whole numbers: they cannot be stacked; set frames to 1"
+            f"{name} has discrete observations, which cannot be stacked: set frames to 1"
         )
     *others, depth = single.shape
     reset = lambda obs: np.concatenate([obs] * frames, axis=-1)

@@ -1,0 +1,163 @@
+"""A trained agent: one seed's learner with the codec of its environment, and how it acts in batches."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from ersac import config
+from ersac.agents.base import Agent
+from ersac.agents.build import make_agent
+from ersac.config import Experiment, SettingsError
+from ersac.envs.base import Spec
+from ersac.loops import devices
+from ersac.policy.codec import SpaceCodec, make_codec
+from ersac.runs import checkpoint, disk, run_dir
+from ersac.runs.checkpoint import flatten
+from ersac.runs.results import index_of_seed
+from ersac.runs.seal import array_form, arrays_below
+from ersac.runs.session import loop_of
+from ersac.types import Array, Learner, Tree
+
+
+class TrainedAgent(NamedTuple):
+    """One seed's learner, and the settings it was trained with."""
+
+    settings: Experiment
+    program: Experiment  # the static part of the settings, which decides the compiled program
+    seed: int
+    codec: SpaceCodec
+    learner: Learner  # without the state of its optimisers
+
+
+def make_trained(
+    settings: Experiment, seed: int, codec: SpaceCodec, learner: Learner
+) -> TrainedAgent:
+    """A trained agent, with its learner on the device."""
+    devices.claim_cores()  # so that a training in the same process has all cores
+    devices.keep_programs()
+    program = loop_of(settings).static_settings(settings)
+    return TrainedAgent(settings, program, seed, codec, jax.tree.map(jnp.asarray, learner))
+
+
+def trained_from_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
+    """The trained agent of a seed, from a loop's last carry."""
+    seed_index = index_of_seed(settings, seed)
+    if isinstance(carry, list):
+        learner = carry[seed_index].learner
+    else:
+        learner = jax.tree.map(lambda leaf: leaf[seed_index], carry.learner)
+    learner = jax.tree.map(np.asarray, learner._replace(opt=()))
+    return make_trained(settings, seed, make_codec(settings.env), learner)
+
+
+def trained_from_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
+    """The trained agent of a seed, from the last checkpoint of a run that has ended."""
+    seed_index = index_of_seed(settings, seed)
+    checkpoints = directory / checkpoint.DIRECTORY
+    if not (numbers := checkpoint.checkpoint_numbers(checkpoints)):
+        raise SettingsError(
+            f"{directory} has no checkpoint to load a policy from: sweeps keep none; "
+            "train this run by itself with ersac train"
+        )
+    try:
+        run_hash = run_dir.run_hash(settings)
+        arrays = checkpoint.read_checkpoint(checkpoints, numbers[-1], run_hash).arrays
+    except checkpoint.CorruptCheckpoint as error:
+        raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {error}") from None
+    if settings.env.on_host:
+        arrays = arrays_below(arrays, f"loop/{seed}/learner")
+    else:
+        stacked = arrays_below(arrays, "loop/carry/learner")
+        arrays = {name: array[seed_index] for name, array in stacked.items()}
+    require_stored_settings(settings)
+    codec = make_codec(settings.env)
+    learner = learner_from_arrays(settings, codec.spec, arrays, directory)
+    return make_trained(settings, seed, codec, learner)
+
+
+def require_stored_settings(settings: Experiment) -> None:
+    """SettingsError where a file has only the name of a torso or an estimator: it was a Python object."""
+    for path, _, value in config.leaves(settings):
+        if path[-1] in ("torso", "estimator") and isinstance(value, str):
+            raise SettingsError(
+                f"the {path[-1]} is a Python object, which is not stored: use result.policy in "
+                f"Python, or ersac.load(FILE, {path[-1]}=...)"
+            )
+
+
+def learner_from_arrays(
+    settings: Experiment, spec: Spec, arrays: dict[str, np.ndarray], source: Path
+) -> Learner:
+    """A learner from its arrays by name, without the state of its optimisers."""
+    template = agent_of(settings, spec).init(np.random.default_rng(0))._replace(opt=())
+    expected, _ = flatten(template)
+    stored = {name: array for name, array in arrays.items() if not name.startswith("opt/")}
+    forms = lambda arrays: {name: array_form(array) for name, array in arrays.items()}
+    if forms(expected) != forms(stored):
+        raise disk.DiskError(
+            f"the arrays in {source} do not match this agent: another version of ersac wrote them, "
+            "or the environment or the torso is different"
+        )
+    return jax.tree.unflatten(jax.tree.structure(template), [stored[name] for name in expected])
+
+
+def agent_of(settings: Experiment, spec: Spec) -> Agent:
+    """The agent that the settings describe."""
+    return make_agent(settings.agent, spec, settings.env.normalisation)
+
+
+def act_batch(
+    trained: TrainedAgent,
+    episode_state: Tree,
+    obs: np.ndarray,
+    sample: bool,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Actions at encoded observations [N, ...]: the policy's mode, or samples; not yet decoded."""
+    number = rng.integers(2**32, dtype=np.uint32) if sample else np.uint32(0)
+    spec = trained.codec.spec
+    return np.asarray(
+        _act_compiled(trained.program, spec, sample, trained.learner, episode_state, obs, number)
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _act_compiled(
+    program: Experiment,
+    spec: Spec,
+    sample: bool,
+    learner: Learner,
+    episode_state: Tree,
+    obs: Array,
+    number: Array,
+) -> Array:
+    agent = agent_of(program, spec)
+
+    def sample_action(episode_state: Tree, obs: Array, key: Array) -> Array:
+        action_noise = jax.tree.map(lambda leaf: leaf[0], agent.action_noise(key, 1))
+        return agent.act(learner, episode_state, obs, action_noise)[0]
+
+    if sample:
+        keys = jax.random.split(jax.random.key(number), len(obs))
+        return agent.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
+    return agent.to_env(jax.vmap(partial(agent.mode, learner))(episode_state, obs))
+
+
+def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -> Tree:
+    """The agent's episode state at the start of `count` episodes [count, ...]."""
+    number = rng.integers(2**32, dtype=np.uint32)
+    return _init_episodes_compiled(
+        trained.program, trained.codec.spec, count, trained.learner, number
+    )
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _init_episodes_compiled(
+    program: Experiment, spec: Spec, count: int, learner: Learner, number: Array
+) -> Tree:
+    init_episode = partial(agent_of(program, spec).init_episode, learner)
+    return jax.vmap(init_episode)(jax.random.split(jax.random.key(number), count))
