@@ -1,4 +1,4 @@
-"""The faults of `make sabotage`: what is changed, and the test that must fail then."""
+"""The faults of `make sabotage`: each with the test that must fail because of it."""
 
 from mutation import Fault
 
@@ -1194,7 +1194,7 @@ FAULTS = [
         "update_posterior",
         "drop_term",
         "theory/test_mdp.py",
-        "test_posterior_is_one_observation_after_another",
+        "test_posterior_equals_sequential_updates",
         index=1,
         near="reward_mean",
     ),
@@ -1203,7 +1203,7 @@ FAULTS = [
         "optimistic_rewards",
         "drop_factor",
         "theory/test_klearning.py",
-        "test_k_values_are_those_of_the_loop",
+        "test_k_values_equal_those_of_an_explicit_loop",
         index=1,
         side="left",
     ),
@@ -1221,7 +1221,7 @@ FAULTS = [
         "epsilon_greedy.make_policy",
         "drop_term",
         "theory/test_agents.py",
-        "test_epsilon_greedy_dithers",
+        "test_epsilon_greedy_takes_uniform_actions_with_probability_epsilon",
         index=1,
     ),
     # runs, sweeps and records

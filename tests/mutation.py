@@ -1,7 +1,7 @@
-"""Mutation operators: a fault is a function, an operator and which of its matching nodes.
+"""Mutation operators: a fault names a function, an operator and the index of a matching node.
 
-Nothing is matched by its text, so faults survive a renaming of local variables and a reformat. Only
-the source of the one node is replaced, and everything around it keeps its formatting.
+Nodes are matched in the syntax tree, so faults survive renamed local variables and reformatting.
+Only the source text of the matching node is replaced.
 """
 
 import ast
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fault:
-    """One wrong expression or statement, and the test that must fail because of it."""
+    """A change of one expression or statement, and the test that must fail because of it."""
 
     file: str  # below src/ersac
-    function: str  # qualified, "" for the module: "mirrored_mlp.apply", "Net.cut"
-    operator: str  # of OPERATORS
+    function: str  # qualified name, such as "mirrored_mlp.apply"; "" for the module
+    operator: str  # a key of OPERATORS
     test_file: str  # below tests
     test: str  # "" for all of the file
-    index: int = 0  # among the matching nodes of the function, in their order in the source
-    near: str | None = None  # an identifier that matching nodes contain: no local variable
+    index: int = 0  # of the matching nodes of the function, in source order
+    near: str | None = None  # an identifier in the matching nodes, not a local variable
     side: str = "right"  # the operand to drop, or the branch of a where: "left" or "right"
     old: str | None = None  # replace: an expression
     new: str | None = None  # replace, constant: an expression; off_by_one: "-1"; see drop_call
 
     @property
     def test_id(self) -> str:
-        """The test as pytest names it, below tests."""
+        """The pytest node id, relative to tests."""
         return "::".join(part for part in (self.test_file, self.test) if part)
 
     def __str__(self) -> str:
-        """The file, the function, the operator and its options, on one line."""
+        """Return the file, the function, the operator and its options on one line."""
         options = [f"[{self.index}]"] if self.index else []
         options += [f"near {self.near}"] if self.near else []
         options += ["left"] if self.side == "left" else []
@@ -124,7 +124,7 @@ def drop_mask(node: ast.AST, fault: Fault) -> ast.AST | None:
 
 
 def _names_mask(node: ast.AST) -> bool:
-    """Whether a node is a mask, reshaped, transposed or indexed perhaps."""
+    """Return whether a node is a mask, possibly reshaped, transposed or indexed."""
     match node:
         case ast.Name(id=name):
             return "mask" in name
@@ -215,8 +215,8 @@ def drop_call(node: ast.AST, fault: Fault) -> ast.AST | None:
     position = int(fault.new or 0)
     match node:
         case ast.Call(args=arguments) if len(arguments) > position:
-            kept = arguments[position]
-            return None if isinstance(kept, ast.Starred | ast.GeneratorExp) else kept
+            argument = arguments[position]
+            return None if isinstance(argument, ast.Starred | ast.GeneratorExp) else argument
     return None
 
 
@@ -280,7 +280,7 @@ def replace(node: ast.AST, fault: Fault) -> ast.AST | None:
 
 
 def _unify(pattern: object, node: object, bound: dict[str, ast.AST]) -> bool:
-    """Whether a node is of a pattern, and what its letters stand for."""
+    """Return whether a node matches a pattern, and bind the letters of the pattern."""
     if isinstance(pattern, ast.Name) and _is_letter(pattern.id):
         if not isinstance(node, ast.expr):
             return False
@@ -300,7 +300,7 @@ def _is_letter(name: str) -> bool:
 
 
 class _Bind(ast.NodeTransformer):
-    """Letters to what they stand for."""
+    """Replace letters by the expressions they are bound to."""
 
     def __init__(self, bound: dict[str, ast.AST]):
         self.bound = bound
@@ -341,7 +341,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def mutate(source: str, fault: Fault) -> str:
-    """The source with the fault in it; StaleFault if there is no such place or nothing changes."""
+    """Return the source with the fault; raise StaleFault if no node matches or nothing changes."""
     tree = ast.parse(source)
     original = ast.dump(tree)
     found = [(node, new) for node in nodes_of(tree, fault.function) if (new := _match(node, fault))]
@@ -360,13 +360,13 @@ def mutate(source: str, fault: Fault) -> str:
 
 
 def nodes_of(tree: ast.Module, function: str) -> Iterator[ast.AST]:
-    """The nodes of all functions or classes of that qualified name, without functions inside."""
+    """Yield the nodes of the functions or classes of a qualified name, without nested functions."""
     scopes = list(_scopes(tree, function.split(".") if function else []))
     if not scopes:
         raise StaleFault("no such function")
     for scope in scopes:
         parameters = [a.arg for a in scope.args.args] if hasattr(scope, "args") else []
-        for node in _own_nodes(scope):
+        for node in _scope_nodes(scope):
             if isinstance(node, ast.Return) and parameters:
                 node.first_parameter = parameters[0]
             yield node
@@ -387,10 +387,10 @@ def _is_scope(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 
-def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below a scope but annotations, docstrings and the scopes inside it.
+def _scope_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes of a scope except annotations, docstrings and nested scopes.
 
-    The parts of f-strings have no positions before Python 3.12, and are left out too.
+    Parts of f-strings are excluded too: they have no positions before Python 3.12.
     """
     for field, value in ast.iter_fields(scope):
         if field in ("annotation", "returns", "decorator_list"):
@@ -404,7 +404,7 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
                 child.owners = _owners(scope, child)
             yield child
             if not isinstance(child, ast.JoinedStr):
-                yield from _own_nodes(child)
+                yield from _scope_nodes(child)
 
 
 def _is_docstring(node: ast.AST) -> bool:
@@ -412,7 +412,7 @@ def _is_docstring(node: ast.AST) -> bool:
 
 
 def _owners(parent: ast.AST, value: ast.AST) -> set[str]:
-    """Names that a constant is the value of."""
+    """Return the names that a constant is the value of."""
     match parent:
         case ast.keyword(arg=name):
             return {name or ""}
@@ -424,7 +424,8 @@ def _owners(parent: ast.AST, value: ast.AST) -> set[str]:
             pairs = zip(keys, values, strict=True)
             return {str(k.value) for k, v in pairs if v is value and isinstance(k, ast.Constant)}
         case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
-            return {name for name, each in zip(names, patterns, strict=True) if each is value}
+            pairs = zip(names, patterns, strict=True)
+            return {name for name, pattern in pairs if pattern is value}
         case ast.Call(func=func):
             return _identifiers(func)
     return set()
@@ -439,7 +440,7 @@ def _match(node: ast.AST, fault: Fault) -> ast.AST | None:
 
 
 def _words(node: ast.AST, operator: str) -> set[str]:
-    """The identifiers that `near` may name."""
+    """Return the identifiers that `near` can name."""
     if operator in ("drop_call", "drop_argument", "swap_arguments") and isinstance(node, ast.Call):
         name = _name(node.func)
         return {name} if name else _identifiers(node.func)
@@ -450,15 +451,15 @@ def _words(node: ast.AST, operator: str) -> set[str]:
 
 def _identifiers(node: ast.AST) -> set[str]:
     found = set()
-    for each in ast.walk(node):
-        match each:
+    for child in ast.walk(node):
+        match child:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
                 found.add(name)
     return found
 
 
 def _name(func: ast.AST) -> str | None:
-    """The name of a called function, without its module."""
+    """Return the name of a called function, without its module."""
     match func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -466,7 +467,7 @@ def _name(func: ast.AST) -> str | None:
 
 
 def _position(node: ast.AST) -> tuple[int, int]:
-    """Where a node's operator is: behind the first operand, or at the end of a name."""
+    """Return the position of a node's operator: after the first operand, or after a name."""
     match node:
         case ast.BinOp(left=first) | ast.Compare(left=first) | ast.BoolOp(values=[first, *_]):
             return first.end_lineno, first.end_col_offset
@@ -478,34 +479,36 @@ def _position(node: ast.AST) -> tuple[int, int]:
 
 
 def _splice(source: str, node: ast.AST, new: ast.AST) -> str:
-    """The source with the text of one node replaced; positions count bytes."""
+    """Return the source with the text of one node replaced; positions are in bytes."""
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
     data = b"".join(lines)
-    begin = starts[node.lineno - 1] + node.col_offset
+    start = starts[node.lineno - 1] + node.col_offset
     end = starts[node.end_lineno - 1] + node.end_col_offset
     text = ast.unparse(ast.fix_missing_locations(new))
     if isinstance(new, ast.expr) and not isinstance(new, ATOMS):
         text = f"({text})"
-    return (data[:begin] + text.encode() + data[end:]).decode()
+    return (data[:start] + text.encode() + data[end:]).decode()
 
 
 def _substitute(tree: ast.AST, node: ast.AST, new: ast.AST) -> None:
-    """Put a node in the place of another in a tree."""
+    """Replace a node of a tree by another."""
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             if value is node:
                 setattr(parent, field, new)
                 return
-            if isinstance(value, list) and any(each is node for each in value):
-                value[next(i for i, each in enumerate(value) if each is node)] = new
-                return
+            if isinstance(value, list):
+                for i, child in enumerate(value):
+                    if child is node:
+                        value[i] = new
+                        return
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:
-    """A copy of a node with some fields changed."""
+    """Return a copy of a node with changed fields."""
     copied = copy.copy(node)
     for name, value in fields.items():
         setattr(copied, name, value)

@@ -1,8 +1,8 @@
-"""Does the suite see faults? Each is put into a copy of the source, and its test must then fail.
+"""Mutation testing: put each fault into a copy of the source; its test must then fail.
 
-`make sabotage`, or `python tests/sabotage.py WORD ...` for the faults whose description has one of
-these words in it. `--list` prints the faults, `--jobs 2` runs two at a time. A fault that no longer
-fits the source is an error here, and nowhere else.
+Run `make sabotage`, or `python tests/sabotage.py WORD ...` for the faults whose description
+contains one of the words. `--list` prints the faults, `--jobs 2` runs two at a time. A stale fault,
+which matches nothing in the source, is an error.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from py_compile import PycInvalidationMode
 from faults import FAULTS
 from mutation import Fault, StaleFault, mutate
 
-HERE = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 COPIED = ("src", "tests", "benchmarks", "docs", "README.md", "pyproject.toml")
 
 
 def find_stale(faults: list[Fault], home: Path) -> list[str]:
-    """A line for each fault that does not fit the source, or names a test that does not exist."""
+    """Return a line for each fault that matches no source, or names a test that does not exist."""
     lines = []
     for fault in faults:
         try:
@@ -40,25 +40,25 @@ def find_stale(faults: list[Fault], home: Path) -> list[str]:
 
 
 def has_test(path: Path, name: str) -> bool:
-    """Whether a file of tests has a test of that name, apart from its parameters."""
+    """Return whether a test file defines a test of that name (parameters are ignored)."""
     return path.exists() and (not name or f"def {name.partition('[')[0]}(" in path.read_text())
 
 
 def copy_tree(home: Path) -> None:
-    """Copy what the tests need, and compile it."""
+    """Copy and compile the files that the tests need."""
     for name in COPIED:
-        if (HERE / name).is_dir():
+        if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(HERE / name, home / name, ignore=ignored)
+            shutil.copytree(ROOT / name, home / name, ignore=ignored)
         else:
-            shutil.copy(HERE / name, home / name)
-    # Bytecode that is checked by hash is used for every file but the one with a fault in it.
+            shutil.copy(ROOT / name, home / name)
+    # Bytecode checked by hash stays valid for every file except the one with the fault.
     mode = PycInvalidationMode.CHECKED_HASH
     compileall.compile_dir(home / "src", quiet=1, invalidation_mode=mode)
 
 
 def run_tests(home: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run some tests of a copy, up to the first that fails."""
+    """Run tests of a copy until the first failure."""
     flags = {
         "PYTHONPATH": str(home / "src"),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -77,7 +77,7 @@ def run_tests(home: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def failed_test(done: subprocess.CompletedProcess[str]) -> str | None:
-    """The test that failed or could not be collected, if one did; any other failure is an error."""
+    """Return the test that failed or could not be collected, if any; other failures raise."""
     if done.returncode == 0:
         return None
     found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", done.stdout, re.MULTILINE)
@@ -87,7 +87,7 @@ def failed_test(done: subprocess.CompletedProcess[str]) -> str | None:
 
 
 def run_fault(home: Path, fault: Fault) -> str | None:
-    """The test that notices a fault in a copy, if one does; the copy is as before afterwards."""
+    """Return the test that detects a fault in a copy, if any, and restore the copy."""
     path = home / "src" / "ersac" / fault.file
     source = path.read_text()
     path.write_text(mutate(source, fault))
@@ -98,8 +98,8 @@ def run_fault(home: Path, fault: Fault) -> str | None:
 
 
 def run_all(faults: list[Fault], jobs: int) -> list[Fault]:
-    """Run each fault in one of `jobs` copies of the source; returns those that no test noticed."""
-    began, missed = time.monotonic(), []
+    """Run the faults in `jobs` copies of the source; return those that no test detected."""
+    start, missed = time.monotonic(), []
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor(jobs) as pool:
         homes: queue.Queue[Path] = queue.Queue()
         for number in range(jobs):
@@ -116,30 +116,32 @@ def run_all(faults: list[Fault], jobs: int) -> list[Fault]:
                 homes.put(home)
 
         tests = list(dict.fromkeys(fault.test_id for fault in faults))
-        print(f"{len(faults)} faults; first the {len(tests)} tests without any", flush=True)
+        print(f"{len(faults)} faults; first the {len(tests)} tests without faults", flush=True)
         parts = [tests[i::jobs] for i in range(min(jobs, len(tests)))]
         for failed in pool.map(lambda part: failed_test(borrow(run_tests, part)), parts):
             if failed is not None:
                 sys.exit(f"{failed} fails without a fault")
-        found_by = pool.map(lambda fault: borrow(run_fault, fault), faults)
-        for number, (fault, found) in enumerate(zip(faults, found_by, strict=True), 1):
+        detected_by = pool.map(lambda fault: borrow(run_fault, fault), faults)
+        for number, (fault, found) in enumerate(zip(faults, detected_by, strict=True), 1):
             missed += [] if found else [fault]
-            verdict = f"caught by {found}" if found else f"MISSED by {fault.test_id}"
-            progress = f"{number} of {len(faults)}, {time.monotonic() - began:.0f} s"
-            print(f"[{progress}] {fault}: {verdict}", flush=True)
+            outcome = f"caught by {found}" if found else f"MISSED by {fault.test_id}"
+            progress = f"{number} of {len(faults)}, {time.monotonic() - start:.0f} s"
+            print(f"[{progress}] {fault}: {outcome}", flush=True)
     return missed
 
 
 def main(arguments: list[str]) -> int:
     """Run or list the faults; the exit code is 1 if one is stale or missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("words", nargs="*", help="run the faults with one of these words in them")
+    parser.add_argument(
+        "words", nargs="*", help="run only the faults whose description contains a word"
+    )
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--jobs", type=int, default=1, help="faults to run at a time")
     options = parser.parse_args(arguments)
     chosen = lambda fault: any(word in f"{fault} {fault.test_id}" for word in options.words)
     faults = [fault for fault in FAULTS if not options.words or chosen(fault)]
-    stale = find_stale(faults, HERE)
+    stale = find_stale(faults, ROOT)
     if options.list:
         print("\n".join(f"{fault}  {fault.test_id}" for fault in faults))
     if stale:

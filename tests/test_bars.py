@@ -1,4 +1,4 @@
-"""The bars of the paper that take minutes: held-out seeds, solved within their budgets, or not."""
+"""Slow checks of the claims about DeepSea: held-out seeds and their budgets of episodes."""
 
 import pytest
 import scipy.stats
@@ -13,7 +13,6 @@ def solved(**settings) -> list[int | None]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("depth", "episodes"), [(10, 1500), (20, 3000), (40, 8000)])
 def test_ersac_solves_held_out_seeds_within_the_budget(depth, episodes):
-    """With networks, as it comes."""
     assert all(
         found is not None for found in solved(depth=depth, seeds=8, seed=1000, episodes=episodes)
     )
@@ -25,10 +24,13 @@ def test_vanilla_does_not_solve_depth_20_in_20_000_episodes():
 
 
 @pytest.mark.slow
-def test_what_was_done_for_speed_left_the_episodes_to_solve_as_they_were():
-    """With tables at depth 20, seeds 0-19, before any of it (commit f1aee78), against now: two samples of one distribution."""
+def test_optimised_code_needs_as_many_episodes_as_the_first_version():
+    """Tables at depth 20, seeds 0-19: two samples of one distribution (before: commit f1aee78)."""
     # fmt: off
-    before = [1149, 1215, 1244, 1259, 1261, 1263, 1265, 1278, 1319, 1330, 1356, 1380, 1385, 1404, 1412, 1423, 1424, 1462, 1471, 1565]
+    before = [
+        1149, 1215, 1244, 1259, 1261, 1263, 1265, 1278, 1319, 1330,
+        1356, 1380, 1385, 1404, 1412, 1423, 1424, 1462, 1471, 1565,
+    ]
     # fmt: on
     now = solved(agent="ersac-sampled", network="table", depth=20, seeds=20, episodes=5_000)
     assert None not in now

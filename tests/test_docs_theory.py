@@ -1,4 +1,4 @@
-"""docs/theory.md runs as it stands, from top to bottom."""
+"""The Python code of docs/theory.md runs, from top to bottom."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,12 @@ PAGE = Path(__file__).parent.parent / "docs" / "theory.md"
 
 
 @pytest.mark.slow
-def test_the_walk_through_the_theory_runs():
+def test_the_code_of_the_theory_page_runs():
     text = PAGE.read_text()
     blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     assert len(blocks) >= 10
     namespace: dict[str, object] = {}
     for block in blocks:
-        # Blank lines in front, so that a failure is reported at its line of the page.
+        # Leading blank lines, so that a traceback has the line numbers of the page.
         source = "\n" * (text[: block.start(1)].count("\n")) + block[1]
         exec(compile(source, str(PAGE), "exec"), namespace)

@@ -1,8 +1,8 @@
-"""Tiny runs of every agent and loop come to what golden.json says: a change of any number is seen.
+"""Small runs of every agent and loop reproduce the results in golden.json.
 
-On a machine like the one that wrote the file every bit must be the same; on another, whose compiled
-code rounds differently, a few plain numbers must be close. An intended change is written by
-`python tests/test_golden.py --write`.
+On a machine like the one that wrote the file the arrays must be identical to the bit; on other
+machines, where compiled code rounds differently, some numbers must be close. After an intended
+change run `python tests/test_golden.py --write`.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ from ersac.config.presets import PRESETS, TABLE_PRESETS
 from ersac.runs import run_dir
 
 GOLDEN = Path(__file__).with_name("golden.json")
-XLA_FLAGS = "--xla_backend_optimization_level=0"  # as `make test` has it
-RTOL = 1e-3  # of the plain numbers, on another machine
-# One seed: several are spread over the cores, whose number would then decide the bits.
+XLA_FLAGS = "--xla_backend_optimization_level=0"  # as in `make test`
+RTOL = 1e-3  # on other machines
+# One seed, because several are distributed over the cores, and results depend on their number.
 SMALL = {"seeds": 1, "seed": 3, "hidden": (8,), "rollout": 10, "chunk": 5, "show": False}
 DEEP_SEA = SMALL | {"env": "deep-sea", "depth": 5, "episodes": 60, "stop_when_solved": False}
 CART_POLE = SMALL | {"envs": 2, "steps": 400}
-RESUMED = "ersac"  # the run that is also stopped and resumed
-OFTEN = ("ersac", "ersac-replay-max")  # tables in `make test`; the others compile for a minute
+RESUMED = "ersac"  # this run is also stopped and resumed
+FAST = ("ersac", "ersac-replay-max")  # tables in `make test`; the others compile for a minute
 
 
 def deep_sea(agent: str, **changes: Any) -> dict[str, Any]:
-    """Settings of a run on DeepSea, with a replay buffer that is overwritten."""
+    """Return settings of a DeepSea run, with a replay buffer small enough to be overwritten."""
     if agent.startswith("boot-dqn"):
         changes |= {"replay": 200, "least_replay": 50}
     elif "replay" in agent:
@@ -46,37 +46,37 @@ RUNS: dict[str, dict[str, Any]] = {
     "gymnax": CART_POLE | {"env": "gymnax:CartPole-v1"},
     "gymnasium, lock-step": CART_POLE | {"env": "gym:CartPole-v1", "lockstep": True},
 }
-SLOW = {f"{agent} (table)" for agent in TABLE_PRESETS if agent not in OFTEN}
+SLOW = {f"{agent} (table)" for agent in TABLE_PRESETS if agent not in FAST}
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS]
 
 
 def scope() -> dict[str, Any]:
-    """All that decides the bits besides the source and the settings."""
-    ignored = ("ersac", "visible cores")  # of one seed, which runs on one core
+    """Return everything except source and settings that the bits depend on."""
+    ignored = ("ersac", "visible cores")  # a single seed runs on one core
     packages = {name: metadata.version(name) for name in ("gymnasium", "gymnax")}
     return {
         key: value for key, value in run_dir.exactness_fields().items() if key not in ignored
     } | packages
 
 
-def arrays_of(result: ersac.Result) -> dict[str, np.ndarray]:
-    """What a run of one seed leaves, by names that a failure is reported with."""
+def result_arrays(result: ersac.Result) -> dict[str, np.ndarray]:
+    """Return the arrays of a run of one seed, by name."""
     ((_, goals, returns, steps),) = result.seeds
     metric_steps, metrics = result.metrics
-    found = {"goals": goals, "returns": returns, "metric steps": metric_steps}
-    found |= {} if steps is None else {"steps": steps}
-    return found | {f"metric {name}": values for name, values in metrics.items()}
+    arrays = {"goals": goals, "returns": returns, "metric steps": metric_steps}
+    arrays |= {} if steps is None else {"steps": steps}
+    return arrays | {f"metric {name}": values for name, values in metrics.items()}
 
 
 def digest(array: np.ndarray) -> str:
-    """Of its type, its shape and its bits."""
+    """Return a hash of the dtype, shape and bytes of an array."""
     text = f"{array.dtype.str} {array.shape} ".encode()
     return hashlib.sha256(text + np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def run_arrays(result: ersac.Result) -> dict[str, dict[str, Any]]:
-    """The digests and the plain numbers of a run."""
-    arrays = arrays_of(result)
+def fingerprint(result: ersac.Result) -> dict[str, dict[str, Any]]:
+    """Return the digests of all arrays of a run, and some of its numbers."""
+    arrays = result_arrays(result)
     numbers = {"episodes": len(arrays["goals"]), "goals": int(arrays["goals"].sum())}
     numbers |= {"return": float(arrays["returns"].sum()), "total steps": result.steps}
     metrics = {name: array for name, array in arrays.items() if name.startswith("metric ")}
@@ -85,35 +85,34 @@ def run_arrays(result: ersac.Result) -> dict[str, dict[str, Any]]:
 
 
 def check(result: ersac.Result, name: str) -> None:
-    """A run comes to what was written of it."""
+    """Assert that a run reproduces its entry in golden.json."""
     golden = json.loads(GOLDEN.read_text())
-    ours, theirs = run_arrays(result), golden["runs"][name]
+    actual, expected = fingerprint(result), golden["runs"][name]
     if scope() == golden["scope"]:
-        assert ours["digests"] == theirs["digests"]
-    assert ours["numbers"] == pytest.approx(theirs["numbers"], rel=RTOL)
+        assert actual["digests"] == expected["digests"]
+    assert actual["numbers"] == pytest.approx(expected["numbers"], rel=RTOL)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_run(name):
+def test_a_run_reproduces_its_golden_numbers(name):
     check(ersac.train(**RUNS[name]), name)
 
 
-def test_resumed_run(tmp_path):
-    """Stopped after half its episodes and resumed, it is the run that was not."""
+def test_a_resumed_run_reproduces_the_golden_numbers_of_the_uninterrupted_one(tmp_path):
     half = RUNS[RESUMED] | {"episodes": RUNS[RESUMED]["episodes"] // 2, "out": tmp_path / "run"}
     result = ersac.train(**half)
-    assert len(arrays_of(result)["goals"]) == half["episodes"]
+    assert len(result_arrays(result)["goals"]) == half["episodes"]
     check(ersac.train(**RUNS[RESUMED], out=tmp_path / "run", resume=True), RESUMED)
 
 
-def test_every_run_is_written():
+def test_golden_json_has_every_run():
     assert set(json.loads(GOLDEN.read_text())["runs"]) == set(RUNS)
 
 
 def write() -> None:
-    """Make what this source comes to the golden numbers."""
+    """Write the results of this source to golden.json."""
     os.environ["XLA_FLAGS"] = XLA_FLAGS  # before jax is used
-    runs = {name: run_arrays(ersac.train(**settings)) for name, settings in RUNS.items()}
+    runs = {name: fingerprint(ersac.train(**settings)) for name, settings in RUNS.items()}
     GOLDEN.write_text(json.dumps({"scope": scope(), "runs": runs}, indent=1) + "\n")
 
 

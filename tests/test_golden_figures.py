@@ -1,6 +1,6 @@
 """Figures and comparisons of the committed sweeps have the numbers in golden_figures.json.
 
-An intended change of them is written by `python tests/test_golden_figures.py --write`.
+After an intended change run `python tests/test_golden_figures.py --write`.
 """
 
 import json
@@ -17,9 +17,9 @@ from ersac.sweeps import catalogue
 RESULTS = Path(__file__).parents[1] / "results"
 GOLDEN = Path(__file__).with_name("golden_figures.json")
 RTOL = 1e-12
-# A sweep that no figure of the paper is made of is drawn in each of the three ways there are.
+# Sweeps without a figure of their own in the paper are drawn in all three styles.
 ANY_SWEEP = ("f-replay_v_no_replay", "f-robustness_lambda", "f-depth_250")
-SWEEPS = [  # packs in results/: the sweep's name and its scale
+SWEEPS = [  # packs in results/, as NAME-SCALE
     "ablation-table-desk",
     "boot-dqn-table-desk",
     "depth-100-table-paper",
@@ -36,45 +36,46 @@ SWEEPS = [  # packs in results/: the sweep's name and its scale
     "stochastic-table-desk",
     "vanilla-wall-table-desk",
 ]
-GENERAL = "general"  # runs in other environments, which are no sweep
+GENERAL = "general"  # runs in other environments, not a sweep
 COMPARED = ["solve-time-table-paper", "stochastic-table-desk", "boot-dqn-table-desk", GENERAL]
 
 
 def instances(name: str) -> list[catalogue.Instance]:
+    """Return the runs of a sweep at one scale."""
     sweep, _, scale = name.rpartition("-")
     return catalogue.instances(catalogue.SWEEPS[sweep], catalogue.SWEEPS[sweep].sizes[scale])
 
 
 def figure_numbers(name: str, out: Path) -> dict[str, Any]:
-    """What `ersac figure` computes from a sweep, by the label of the figure."""
+    """Return the numbers of `ersac figure` for a sweep, by figure label."""
     packed = pack.read_pack(RESULTS / f"{name}.json")
-    wanted = [(packed, instance) for instance in instances(name)]
-    made_of, _, scale = name.rpartition("-table-")
-    own = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (made_of,)]
-    found = {
-        label: figures.make_figure(label, wanted, scale, "", out) for label in own or ANY_SWEEP
+    runs = [(packed, instance) for instance in instances(name)]
+    sweep, _, scale = name.rpartition("-table-")
+    labels = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (sweep,)]
+    return {
+        label: only_numbers(figures.make_figure(label, runs, scale, "", out))
+        for label in labels or ANY_SWEEP
     }
-    return {label: only_numbers(told) for label, told in found.items()}
 
 
 def only_numbers(figure: dict[str, Any]) -> dict[str, Any]:
-    """What a figure shows; missing runs without the hash of their settings, which names decide."""
+    """Return the numbers of a figure; missing runs without the hash of their settings."""
     missing = [name.rpartition("-")[0] for name in figure["missing"]]
     return {"runs": figure["runs"], "missing": missing, "numbers": figure["numbers"]}
 
 
 def comparisons(name: str) -> dict[str, Any]:
-    """What `ersac compare` computes from a pack."""
+    """Return the numbers of `ersac compare` for a pack."""
     return compare.comparisons_json(compare.compare_runs([RESULTS / f"{name}.json"], pytest.fail))
 
 
-def as_read(value: Any) -> Any:
-    """As it is once it was written to JSON."""
+def through_json(value: Any) -> Any:
+    """Return a value as it is after writing and reading JSON."""
     return json.loads(json.dumps(value))
 
 
 def assert_close(ours: Any, golden: Any, where: str = "") -> None:
-    """The same structure, and the same numbers up to rounding."""
+    """Assert the same structure, and the same numbers up to rounding."""
     assert type(ours) is type(golden), where
     if isinstance(golden, dict):
         assert list(ours) == list(golden), where
@@ -95,24 +96,24 @@ def golden() -> dict[str, Any]:
     return json.loads(GOLDEN.read_text())
 
 
-def test_every_committed_sweep_is_checked(golden):
+def test_every_committed_sweep_has_golden_numbers(golden):
     committed = {path.name.partition(".")[0] for path in RESULTS.glob("*-table-*")}
     assert committed == set(SWEEPS) == set(golden["figures"])
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_figure_numbers(golden, monkeypatch, tmp_path, name):
-    monkeypatch.setattr(figures, "figure_png", lambda figure: b"")  # takes longer than all the rest
-    assert_close(as_read(figure_numbers(name, tmp_path)), golden["figures"][name])
+def test_figures_have_their_golden_numbers(golden, monkeypatch, tmp_path, name):
+    monkeypatch.setattr(figures, "figure_png", lambda figure: b"")  # slow, and not compared
+    assert_close(through_json(figure_numbers(name, tmp_path)), golden["figures"][name])
 
 
 @pytest.mark.parametrize("name", COMPARED)
-def test_comparisons(golden, name):
-    assert_close(as_read(comparisons(name)), golden["comparisons"][name])
+def test_comparisons_have_their_golden_numbers(golden, name):
+    assert_close(through_json(comparisons(name)), golden["comparisons"][name])
 
 
 def write() -> None:
-    """Make what this source computes the golden numbers."""
+    """Write the numbers of this source to golden_figures.json."""
     with tempfile.TemporaryDirectory() as out:
         drawn = {name: figure_numbers(name, Path(out)) for name in SWEEPS}
     golden = {"figures": drawn, "comparisons": {name: comparisons(name) for name in COMPARED}}

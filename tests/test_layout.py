@@ -1,4 +1,4 @@
-"""The house: imports flow one way, and only disk.py writes."""
+"""The structure of the source: import order, unique names, and file writes only in disk.py."""
 
 import ast
 import re
@@ -16,24 +16,24 @@ MODULES = {
 
 
 def read_order() -> dict[str, int]:
-    """The line of docs/architecture.md, from the lowest, in which a module or a package stands."""
+    """Return the line number of each module or package in the import order of architecture.md."""
     block = (
         PAGE.read_text().partition("## Import order")[2].partition("```\n")[2].partition("```")[0]
     )
     lines = [line.partition("#")[0].split() for line in block.splitlines()]
-    return {name: height for height, names in enumerate(lines) for name in names}
+    return {name: number for number, names in enumerate(lines) for name in names}
 
 
 ORDER = read_order()
 
 
-def height(module: str) -> int:
-    """That of a module by its own name, or by its package's."""
+def layer(module: str) -> int:
+    """Return the line of a module in the import order, by its name or that of its package."""
     return ORDER[module] if module in ORDER else ORDER[module.split(".")[0]]
 
 
-def imported(path: Path) -> set[str]:
-    """The modules of ersac that a file imports, wherever in it."""
+def find_imports(path: Path) -> set[str]:
+    """Return the modules of ersac that a file imports, at any level."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if (
@@ -48,14 +48,14 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_file_imports_only_from_below(path):
-    own = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
-    if own.rpartition(".")[2] == "__init__":
+def test_a_module_imports_only_from_its_own_line_or_above(path):
+    module = path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".")
+    if module.rpartition(".")[2] == "__init__":
         return
-    assert not {name for name in imported(path) if height(name) > height(own)}
+    assert not {name for name in find_imports(path) if layer(name) > layer(module)}
 
 
-def test_the_import_order_names_nothing_that_is_not_there():
+def test_the_import_order_names_only_existing_modules():
     packages = {name.split(".")[0] for name in MODULES}
     assert set(ORDER) <= MODULES | packages
 
@@ -69,7 +69,7 @@ def test_a_name_is_defined_in_one_module_only():
     assert not {name: paths for name, paths in defined.items() if len(paths) > 1}
 
 
-def test_only_disk_writes():
+def test_only_disk_py_writes_files():
     writes = re.compile(
         r"""open\([^)]*["'][wax]b?\+?["']|\.write_(text|bytes)\(|\.mkdir\(|np\.save|os\.replace|savefig\((?!buffer)"""
     )

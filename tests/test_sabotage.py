@@ -1,4 +1,4 @@
-"""The operators of `make sabotage`, on snippets: each changes one place and nothing around it."""
+"""The mutation operators of `make sabotage`: each replaces one node and nothing else."""
 
 import ast
 import importlib.util
@@ -9,7 +9,7 @@ import pytest
 
 SPEC = importlib.util.spec_from_file_location("mutation", Path(__file__).with_name("mutation.py"))
 mutation = importlib.util.module_from_spec(SPEC)
-sys.modules["mutation"] = mutation  # which a dataclass looks itself up in
+sys.modules["mutation"] = mutation  # dataclasses look up their module by name
 SPEC.loader.exec_module(mutation)
 
 
@@ -65,7 +65,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("operator", "before", "options", "after"), CASES)
-def test_an_operator_changes_one_place_and_nothing_around_it(operator, before, options, after):
+def test_an_operator_replaces_one_node_and_nothing_else(operator, before, options, after):
     source = in_function(before)
     mutated = mutation.mutate(source, fault(operator, **options))
     assert ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(in_function(after)))
@@ -77,7 +77,7 @@ def test_every_operator_has_a_case():
     assert {case[0] for case in CASES} | {"drop_statement"} == set(mutation.OPERATORS)
 
 
-def test_a_statement_is_dropped():
+def test_drop_statement_replaces_a_statement_by_pass():
     start, end = "def f(a):\n    g(a)\n    for b in a:\n        ", "  # why\n    return a\n"
     source = f"{start}h(\n            b){end}"
     assert mutation.mutate(source, fault("drop_statement", near="h")) == f"{start}pass{end}"
@@ -101,28 +101,30 @@ COUNTS = [("", 1), ("C", 1), ("C.f", 4), ("C.f.g", 1), ("g", None)]
 
 
 @pytest.mark.parametrize(("function", "count"), COUNTS)
-def test_nodes_are_those_of_the_function_alone(function, count):
-    """With its lambdas and defaults, without the functions inside, annotations and f-strings."""
+def test_nodes_exclude_nested_functions(function, count):
+    """They include lambdas and defaults, but not annotations and f-strings."""
     if count is None:
         with pytest.raises(mutation.StaleFault, match="no such function"):
             mutation.mutate(SCOPES, fault("flip_sign", function))
         return
     mutated = {mutation.mutate(SCOPES, fault("flip_sign", function, index=i)) for i in range(count)}
     assert len(mutated) == count
-    for each in mutated:
-        ast.parse(each)
-        assert sum(a != b for a, b in zip(each.split("\n"), SCOPES.split("\n"), strict=True)) == 1
+    for source in mutated:
+        ast.parse(source)
+        lines = zip(source.split("\n"), SCOPES.split("\n"), strict=True)
+        assert sum(a != b for a, b in lines) == 1
     with pytest.raises(mutation.StaleFault, match=f"{count} matching nodes"):
         mutation.mutate(SCOPES, fault("flip_sign", function, index=count))
 
 
-def test_a_fault_survives_a_renaming_of_variables_and_a_reformat():
+def test_a_fault_survives_renamed_variables_and_reformatting():
     one = "def f(a, b):\n    c = a * jnp.sqrt(b)\n    return stop_gradient(c + a)\n"
     other = "def f(x,\n      y):\n    z = (x\n      * jnp.sqrt(y))\n    return stop_gradient(z+x)\n"
     renamed = str.maketrans("xyz", "abc")
-    for each in (fault("drop_call", near="sqrt"), fault("flip_sign"), fault("drop_stop_gradient")):
-        here, there = (mutation.mutate(source, each) for source in (one, other))
-        assert ast.dump(ast.parse(here)) == ast.dump(ast.parse(there.translate(renamed)))
+    faults = fault("drop_call", near="sqrt"), fault("flip_sign"), fault("drop_stop_gradient")
+    for found in faults:
+        first, second = (mutation.mutate(source, found) for source in (one, other))
+        assert ast.dump(ast.parse(first)) == ast.dump(ast.parse(second.translate(renamed)))
 
 
 @pytest.mark.parametrize(

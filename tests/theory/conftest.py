@@ -1,4 +1,4 @@
-"""Random problems in double precision, a batch of them at a time."""
+"""Batches of random MDPs in double precision."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ MDPS, LAYERS, STATES, ACTIONS = 200, 3, 4, 3
 
 @pytest.fixture(scope="session")
 def random_problems():
-    """Numpy arrays of 200 problems: (reward, transition, rho, sigma2, policy, tau), every one with a leading axis of 200."""
+    """NumPy arrays (reward, transition, rho, sigma2, policy, tau) of 200 problems [200, ...]."""
     rng = np.random.default_rng(7)
     cells = (MDPS, LAYERS, STATES, ACTIONS)
     reward = rng.normal(size=cells) * rng.choice([0.1, 1, 10], size=(MDPS, 1, 1, 1))
@@ -27,12 +27,12 @@ def random_problems():
 
 @pytest.fixture
 def problems(float64, random_problems):
-    """The same as JAX arrays: (beliefs [200, ...], policy [200, ...], tau [200])."""
+    """The same problems as JAX arrays: beliefs [200, ...], policy [200, ...], tau [200]."""
     reward, transition, rho, sigma2, policy, tau = (jnp.asarray(x) for x in random_problems)
     return Beliefs(MDP(reward, transition, rho), sigma2), policy, tau
 
 
 @pytest.fixture
-def each():
-    """Map a function over the leading axis of everything, compiled."""
+def batched():
+    """Map a function over the leading axis of all arguments, compiled."""
     return lambda f, *args: jax.jit(jax.vmap(f))(*args)

@@ -1,4 +1,4 @@
-"""What `ersac theory` calls: one JSON object, tables and pictures."""
+"""The experiments of `ersac theory`: JSON objects, tables and figures."""
 
 import dataclasses
 import io
@@ -13,7 +13,7 @@ from ersac import config
 from ersac.theory import experiments
 from ersac.theory.settings import TABULAR_AGENTS, Learners, TheoryDeepSea, TheoryRegret
 
-# As many draws and episodes as test_agents plays, so that what is compiled there serves here.
+# The draws and episodes of test_agents.py, so that its compiled programs are reused.
 SMALL = TheoryRegret(
     horizon=3,
     states=3,
@@ -37,21 +37,21 @@ def test_default_settings_pass_the_checks():
 
 
 def test_deep_sea_is_one_json_object():
-    answer = experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=7, episodes=400))
-    assert json.loads(json.dumps(answer)) == answer
-    assert (answer["agent"], answer["env"], answer["depth"], answer["seeds"]) == (
+    result = experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=7, episodes=400))
+    assert json.loads(json.dumps(result)) == result
+    assert (result["agent"], result["env"], result["depth"], result["seeds"]) == (
         "k-learning",
         "deep-sea",
         6,
         3,
     )
-    assert answer["episodes"] == experiments.CHUNK  # it stopped when all were solved
-    assert [row["seed"] for row in answer["per_seed"]] == [7, 8, 9]
-    for row in answer["per_seed"]:
+    assert result["episodes"] == experiments.CHUNK  # stopped once all were solved
+    assert [row["seed"] for row in result["per_seed"]] == [7, 8, 9]
+    for row in result["per_seed"]:
         assert 1 <= row["first_goal"] <= row["solved_bsuite"] <= row["solved_reliable"] <= 250
 
 
-def test_seeds_do_not_depend_on_their_neighbours():
+def test_a_seed_does_not_depend_on_the_other_seeds():
     first, second = (
         experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, seed=seed, episodes=400))[
             "per_seed"
@@ -61,35 +61,35 @@ def test_seeds_do_not_depend_on_their_neighbours():
     assert first[1:] == second[:-1]
 
 
-def test_what_is_not_reached_is_null():
-    answer = experiments.run_deep_sea(
+def test_a_rule_that_is_never_met_is_null():
+    result = experiments.run_deep_sea(
         TheoryDeepSea(depth=12, agent="epsilon-greedy", seeds=2, episodes=30)
     )
-    assert answer["episodes"] == 30
-    assert [row["first_goal"] for row in answer["per_seed"]] == [None, None]
-    assert '"solved_bsuite": null' in json.dumps(answer)
+    assert result["episodes"] == 30
+    assert [row["first_goal"] for row in result["per_seed"]] == [None, None]
+    assert '"solved_bsuite": null' in json.dumps(result)
 
 
-def test_progress_is_told_where_it_is_wanted():
-    heard = io.StringIO()
-    experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, episodes=250), Console(file=heard))
-    assert "depth 6: episode 250 of 250, 3 of 3 seeds solved" in heard.getvalue()
+def test_progress_is_printed_to_the_console():
+    output = io.StringIO()
+    experiments.run_deep_sea(TheoryDeepSea(depth=6, seeds=3, episodes=250), Console(file=output))
+    assert "depth 6: episode 250 of 250, 3 of 3 seeds solved" in output.getvalue()
 
 
 @pytest.mark.parametrize("name", TABULAR_AGENTS)
-def test_every_name_is_an_agent(name):
+def test_every_agent_name_makes_an_agent(name):
     assert experiments.make_tabular_agent(name, Learners(), 1.0).plan
 
 
-def test_an_unknown_agent_is_one_clear_line():
+def test_an_unknown_agent_is_a_one_line_error():
     with pytest.raises(config.SettingsError, match=r"unknown agent 'k-lerning'.*k-learning"):
         experiments.run_deep_sea(TheoryDeepSea(agent="k-lerning"))
 
 
 @pytest.mark.slow
 def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
-    heard = io.StringIO()
-    numbers = experiments.run_regret(SMALL, tmp_path / "theory", Console(file=heard, width=160))
+    output = io.StringIO()
+    numbers = experiments.run_regret(SMALL, tmp_path / "theory", Console(file=output, width=160))
     written = {path.name for path in (tmp_path / "theory").iterdir()}
     assert written == {"regret.png", "decomposition.png", "tau.png", "deep-sea.png", "theory.json"}
     assert json.loads((tmp_path / "theory" / "theory.json").read_text()) == numbers
@@ -103,11 +103,11 @@ def test_theory_prints_and_draws_and_returns_the_numbers(tmp_path):
     )
     assert numbers["deep_sea"]["depths"] == [4, 6]
     for text in ("Bayesian regret over 300 episodes", "epsilon-greedy", "bsuite's rule"):
-        assert text in heard.getvalue()
+        assert text in output.getvalue()
 
 
 @pytest.mark.slow
-def test_theory_needs_no_directory():
+def test_theory_runs_without_an_output_directory():
     settings = dataclasses.replace(SMALL, depths=(6,))
     assert (
         experiments.run_regret(settings, None, Console(file=io.StringIO()))["deep_sea"]["fit"]
