@@ -1,4 +1,4 @@
-"""The estimator that docs/your-estimator.md adds: its very text is run."""
+"""The Python code of docs/your-estimator.md runs."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ pytest.importorskip("gymnasium")
 PAGE = Path(__file__).parent.parent / "docs" / "your-estimator.md"
 
 
-def test_the_page_adds_an_estimator_in_forty_lines_that_trains_and_counts():
+def test_the_estimator_of_the_page_trains_and_its_sigma2_falls():
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
     names: dict = {}
@@ -19,5 +19,5 @@ def test_the_page_adds_an_estimator_in_forty_lines_that_trains_and_counts():
     assert result.steps >= 2_000
     sigma2 = result.metrics.values["sigma2"][0]
     assert np.isfinite(sigma2).all()
-    assert sigma2[-1] < 0.75 * sigma2[0]  # what was seen often is known
+    assert sigma2[-1] < 0.75 * sigma2[0]  # visited states become certain
     assert sigma2[0] <= names["SCALE"] ** 2 * (1 + 1e-6)

@@ -154,6 +154,16 @@ def test_the_duality_gap_is_positive_away_from_the_saddle_point(problems, batche
     assert (batched(saddle.duality_gap, beliefs, policy, tau) > 1e-3).all()
 
 
+def assert_no_gradient_errors(problems, errors):
+    """Assert that errors [200] in theta and in tau are zero to a relative 1e-10."""
+    beliefs, _, tau = problems
+    in_theta, in_tau = (np.asarray(error) for error in errors)
+    size = np.maximum(1, value_scale(beliefs, tau))
+    print(f"gradients: error at most {in_theta.max():.1e} in theta, {in_tau.max():.1e} in tau")
+    assert (in_theta < 1e-10 * size).all()
+    assert (in_tau < 1e-10 * size / np.asarray(tau)).all()
+
+
 def test_gradients_of_the_game_are_those_of_dist_and_optimism(problems, batched):
     """`(-grad_theta J, grad_tau J) = (grad_theta Dist, grad_tau Optimism)`, by autodiff."""
     beliefs, policy, tau = problems
@@ -167,11 +177,7 @@ def test_gradients_of_the_game_are_those_of_dist_and_optimism(problems, batched)
         optimism_tau = total_entropy - total_sigma2 / (2 * tau**2)
         return jnp.max(jnp.abs(game_theta + dist_theta)), jnp.abs(game_tau - optimism_tau)
 
-    in_theta, in_tau = batched(errors, beliefs, jnp.log(policy), tau)
-    size = np.maximum(1, value_scale(beliefs, tau))
-    print(f"gradients: error at most {in_theta.max():.1e} in theta, {in_tau.max():.1e} in tau")
-    assert (np.asarray(in_theta) < 1e-10 * size).all()
-    assert (np.asarray(in_tau) < 1e-10 * size / np.asarray(tau)).all()
+    assert_no_gradient_errors(problems, batched(errors, beliefs, jnp.log(policy), tau))
 
 
 def test_the_payoff_has_the_gradients_of_the_game(problems, batched):
@@ -187,11 +193,7 @@ def test_the_payoff_has_the_gradients_of_the_game(problems, batched):
         )(logits, tau)
         return jax.tree.map(lambda x, y: jnp.max(jnp.abs(x - y)), of_payoff, of_game)
 
-    in_theta, in_tau = batched(errors, beliefs, jnp.log(policy), tau)
-    size = np.maximum(1, value_scale(beliefs, tau))
-    print(f"gradients: error at most {in_theta.max():.1e} in theta, {in_tau.max():.1e} in tau")
-    assert (np.asarray(in_theta) < 1e-10 * size).all()
-    assert (np.asarray(in_tau) < 1e-10 * size / np.asarray(tau)).all()
+    assert_no_gradient_errors(problems, batched(errors, beliefs, jnp.log(policy), tau))
 
 
 def test_the_printed_sign_of_the_entropy_is_wrong(problems, batched):
