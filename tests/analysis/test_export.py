@@ -153,7 +153,7 @@ def test_what_cannot_be_is_one_line(ersac, tmp_path, monkeypatch):
     for argv, words in [
         (("export",), "which runs"),
         (("export", "ersac"), "which runs"),
-        (("export", "ersac", "--to", str(there)), "is there already"),
+        (("export", "ersac", "--to", str(there)), "already exists"),
         (("export", "ersac", "--to", "x.cvs"), "must end in .csv or .parquet; did you mean .csv?"),
         (
             ("export", "ersac", "--to", "x.csv", "--what", "episode"),

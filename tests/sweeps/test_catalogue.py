@@ -20,6 +20,7 @@ def test_names_are_unique_and_good_for_a_directory(sweep):
     for scale in catalogue.SCALES:
         names = [instance.name for instance in at(sweep, scale)]
         assert len(set(names)) == len(names) > 0
+        assert catalogue.count_instances(sweep, sweep.sizes[scale]) == len(names)
         assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for name in names)
 
 

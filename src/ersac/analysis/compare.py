@@ -1,4 +1,7 @@
-"""Agents side by side: what their returns come to after as many steps in the same environment. No jax here."""
+"""Compare agents: their returns after the same number of steps in the same environment.
+
+No jax here.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,24 +14,27 @@ from ersac.analysis.pack import RunRecord
 from ersac.config import SettingsError
 from ersac.runs.run_dir import EpisodeStats
 
-POINTS = 1000  # at which curves are read
+POINTS = 1000  # at which curves are compared
 
 
 class Curve(NamedTuple):
-    """One seed: the mean of its last hundred returns after so many steps."""
+    """The learning curve of one seed: the mean return of its last hundred episodes."""
 
-    steps: np.ndarray  # [episodes]
+    steps: np.ndarray  # [episodes] environment steps at the end of each episode
     means: np.ndarray  # [episodes]
-    end: int  # the steps that it had in all
+    end: int  # environment steps of the whole run
 
     def at(self, steps: np.ndarray) -> np.ndarray:
-        """Read at those steps; nothing is known before the first episode has ended."""
+        """The curve at those steps; nan before the first episode has ended."""
         ended = np.searchsorted(self.steps, steps, side="right")
         return np.where(ended > 0, self.means[np.maximum(ended, 1) - 1], np.nan)
 
 
 class Comparison(NamedTuple):
-    """One agent beside another in one environment, after as many steps; scores are medians over seeds, with 95 % intervals."""
+    """Two agents in one environment after the same number of steps.
+
+    Scores are medians over seeds; low and high are 95 % intervals.
+    """
 
     env: str
     steps: int
@@ -43,29 +49,31 @@ class Comparison(NamedTuple):
     other_low: float
     other_high: float
     improvement: float  # the probability that a seed of the first is above one of the other
-    steps_to_other: int | None  # by which the first is at the other's score, and stays there
+    steps_to_other: int | None  # after which the first stays at or above the other's score
 
 
 def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Comparison]:
-    """The first agent of each environment beside each other one, from run directories and packs.
+    """Compare the first agent of each environment with each other agent there.
 
-    A directory that cannot be read is noted, and the others go on; a damaged pack is an error.
+    paths: run directories and packs. A directory that cannot be read is noted and left out; a
+    damaged pack is an error.
     """
     found: dict[str, dict[str, list[Curve]]] = {}
     for run in read_runs(paths, note):
-        name = run.env if run.depth is None else f"{run.env}, depth {run.depth}"
-        curves = found.setdefault(name, {}).setdefault(run.agent, [])
+        env = run.env if run.depth is None else f"{run.env}, depth {run.depth}"
+        curves = found.setdefault(env, {}).setdefault(run.agent, [])
         curves += [learning_curve(stats, run) for stats in run.seeds if len(stats.returns)]
-    told = [each for env, agents in found.items() for each in _beside(env, agents)]
-    if not told:
+    comparisons = [pair for env, agents in found.items() for pair in _compare_agents(env, agents)]
+    if not comparisons:
         raise SettingsError(
-            "nothing to compare: name runs of two agents in one environment, each of which has ended an episode"
+            "nothing to compare: name runs of two agents in one environment, each of which has"
+            " ended an episode"
         )
-    return told
+    return comparisons
 
 
 def read_runs(paths: Sequence[Path], note: Callable[[str], None]) -> Iterator[RunRecord]:
-    """The run in each directory, and every run of each pack."""
+    """The run of each directory, and every run of each pack."""
     for path in paths:
         if not pack.is_pack(path):
             try:
@@ -79,43 +87,59 @@ def read_runs(paths: Sequence[Path], note: Callable[[str], None]) -> Iterator[Ru
 
 
 def learning_curve(stats: EpisodeStats, run: RunRecord) -> Curve:
-    """What one seed's episodes came to."""
+    """The curve of one seed of a run."""
     steps = stats.steps
-    if steps is None:  # DeepSea, whose episodes are as long as it is deep
+    if steps is None:  # DeepSea, whose episodes have as many steps as it is deep
         assert run.depth is not None
         steps = np.arange(1, len(stats.returns) + 1) * run.depth
     budget = None if run.stop_when_solved else run.steps
-    return Curve(
-        steps, scores.running_means(stats.returns), int(steps[-1]) if budget is None else budget
-    )
+    end = int(steps[-1]) if budget is None else budget
+    return Curve(steps, scores.running_means(stats.returns), end)
 
 
-def _beside(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
+def _compare_agents(env: str, agents: dict[str, list[Curve]]) -> Iterator[Comparison]:
     sides = [(name, curves) for name, curves in agents.items() if curves]
-    for other, theirs in sides[1:]:
-        agent, ours = sides[0]
-        steps = min(curve.end for curve in (*ours, *theirs))
-        if any(curve.steps[0] > steps for curve in (*ours, *theirs)):
+    for other, other_curves in sides[1:]:
+        agent, curves = sides[0]
+        steps = min(curve.end for curve in (*curves, *other_curves))
+        if any(curve.steps[0] > steps for curve in (*curves, *other_curves)):
             raise SettingsError(
-                f"{env}: a seed has ended no episode by {steps:,} steps, the least that a run had; leave that run out"
+                f"{env}: a seed has ended no episode by {steps:,} steps, the length of the"
+                " shortest run; leave that run out"
             )
-        when = np.linspace(0, steps, POINTS + 1)[1:]
-        median = lambda curves, when=when: np.median([curve.at(when) for curve in curves], axis=0)
-        ends = [[float(curve.at(np.array(steps))) for curve in curves] for curves in (ours, theirs)]
-        first, second = (float(np.median(end)) for end in ends)
-        interval, other_interval = (scores.median_interval(end) for end in ends)
-        better = scores.probability_of_improvement(*ends)
-        both = (agent, len(ours), first, *interval, other, len(theirs), second, *other_interval)
-        yield Comparison(env, steps, *both, better, steps_to_reach(when, median(ours), second))
+        ends, other_ends = (
+            [float(curve.at(np.array(steps))) for curve in side] for side in (curves, other_curves)
+        )
+        low, high = scores.median_interval(ends)
+        other_low, other_high = scores.median_interval(other_ends)
+        other_score = float(np.median(other_ends))
+        grid = np.linspace(0, steps, POINTS + 1)[1:]
+        median_curve = np.median([curve.at(grid) for curve in curves], axis=0)
+        yield Comparison(
+            env=env,
+            steps=steps,
+            agent=agent,
+            seeds=len(curves),
+            score=float(np.median(ends)),
+            low=low,
+            high=high,
+            other=other,
+            other_seeds=len(other_curves),
+            other_score=other_score,
+            other_low=other_low,
+            other_high=other_high,
+            improvement=scores.probability_of_improvement(ends, other_ends),
+            steps_to_other=steps_to_reach(grid, median_curve, other_score),
+        )
 
 
 def steps_to_reach(steps: np.ndarray, curve: np.ndarray, level: float) -> int | None:
-    """The first of some steps from which on a curve is never below a level again."""
+    """The first of the steps from which on a curve stays at or above a level; None: never."""
     below = np.flatnonzero(~(curve >= level))
     first = 0 if not len(below) else below[-1] + 1
     return int(steps[first]) if first < len(steps) else None
 
 
-def comparisons_json(told: list[Comparison]) -> dict[str, Any]:
-    """All of it as plain data."""
-    return {"comparisons": [each._asdict() for each in told]}
+def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:
+    """What `ersac compare --json` prints."""
+    return {"comparisons": [comparison._asdict() for comparison in comparisons]}

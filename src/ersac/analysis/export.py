@@ -1,4 +1,4 @@
-"""Records to tidy tables, for whoever has pandas or another tool of their own. No jax here."""
+"""`ersac export`: records of runs as tidy tables, for pandas and other tools. No jax here."""
 
 import csv
 import io
@@ -16,15 +16,15 @@ from ersac.packages import require_package
 from ersac.runs import disk, run_dir
 from ersac.runs.run_dir import StoredRun, read_finished_run
 
-LINE_SECONDS = 2.0  # between lines of progress
+PROGRESS_SECONDS = 2.0  # between lines of progress
 Table = dict[str, np.ndarray]  # columns by name, all of one length
 
 
 def episode_tables(run: StoredRun) -> Iterator[Table]:
-    """A row an episode, a table a seed."""
+    """A table per seed with a row per episode."""
     for stats in run.seeds:
         number = np.arange(1, len(stats.goals) + 1)
-        yield _whose(run, stats.seed, len(number)) | {
+        yield _key_columns(run, stats.seed, len(number)) | {
             "episode": number,
             "goal": stats.goals,
             "return": stats.returns,
@@ -32,47 +32,49 @@ def episode_tables(run: StoredRun) -> Iterator[Table]:
 
 
 def metric_tables(run: StoredRun) -> Iterator[Table]:
-    """A row a point of the learner's metrics, a table a seed."""
-    step, told = run.metrics
-    for place, stats in enumerate(run.seeds):
-        yield _whose(run, stats.seed, len(step)) | {
+    """A table per seed with a row per point of the learner's metrics."""
+    step, values = run.metrics
+    for index, stats in enumerate(run.seeds):
+        yield _key_columns(run, stats.seed, len(step)) | {
             "step": step,
-            **{name: values[place] for name, values in told.items()},
+            **{name: column[index] for name, column in values.items()},
         }
 
 
 def seed_tables(run: StoredRun) -> Iterator[Table]:
-    """A row a seed: its verdicts, then every setting of its run, of which seed and episodes are here called first_seed and budget."""
-    settings, env = _flat(run_dir.settings_json(run.settings)), run.settings.env
-    settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
+    """A table per seed with one row: its metrics, then every setting of its run.
+
+    The settings seed and episodes are called first_seed and budget.
+    """
+    settings = _flatten(run_dir.settings_json(run.settings))
     settings["learner"] = settings.pop("agent")  # its class; the column `agent` is its name
     del settings["agent_name"]
+    settings |= {"first_seed": settings["seed"], "budget": settings["episodes"]}
     for stats in run.seeds:
-        own = {**_origin(run), "seed": stats.seed, "episodes": len(stats.goals)}
-        own |= scores.goal_metrics(stats.goals, env.stochastic)
-        yield {
-            name: np.array([value], object) for name, value in {**own, **settings, **own}.items()
-        }
+        row = {**_run_key(run), "seed": stats.seed, "episodes": len(stats.goals)}
+        row |= scores.goal_metrics(stats.goals, run.settings.env.stochastic)
+        columns = {**row, **settings, **row}  # first in order, and above settings of the same name
+        yield {name: np.array([value], object) for name, value in columns.items()}
 
 
-def _whose(run: StoredRun, seed: int, rows: int) -> Table:
-    """The columns that say whose rows these are, without a copy a row."""
-    told = {**_origin(run), "seed": seed}
-    return {name: np.broadcast_to(np.asarray(value), rows) for name, value in told.items()}
+def _key_columns(run: StoredRun, seed: int, rows: int) -> Table:
+    """The columns that name the run and the seed, as views that repeat one value."""
+    key = {**_run_key(run), "seed": seed}
+    return {name: np.broadcast_to(np.asarray(value), rows) for name, value in key.items()}
 
 
-def _origin(run: StoredRun) -> dict[str, Any]:
+def _run_key(run: StoredRun) -> dict[str, Any]:
     env = run.settings.env
-    where = {"env": config.env_name(env)} if env.depth is None else {"depth": env.depth}
-    return {"run": str(run.directory), "agent": run.settings.agent_name, **where}
+    env_key = {"env": config.env_name(env)} if env.depth is None else {"depth": env.depth}
+    return {"run": str(run.directory), "agent": run.settings.agent_name, **env_key}
 
 
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Nested settings by their own names; a part by the name of its kind."""
+def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings as one dictionary; a nested part also has its class under its own name."""
     out: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
-            out |= {name: value["kind"], **_flat(value)}
+            out |= {name: value["kind"], **_flatten(value)}
         elif name != "kind":
             out[name] = " ".join(map(str, value)) if isinstance(value, tuple) else value
     return out
@@ -85,109 +87,120 @@ TABLES: dict[str, Callable[[StoredRun], Iterator[Table]]] = {
 }
 
 
-def as_csv(tables: list[Table]) -> bytes:
-    """Tables below one another; what one of them lacks is empty."""
-    names = _names(tables)
+def encode_csv(tables: list[Table]) -> bytes:
+    """The rows of all tables as CSV; a column that a table lacks is empty there."""
+    names = _column_names(tables)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for table in tables:
-        writer.writerows(
-            zip(*(_csv_column(column) for column in _columns(table, names).values()), strict=True)
-        )
+        columns = _fill_columns(table, names).values()
+        writer.writerows(zip(*(_csv_values(column) for column in columns), strict=True))
     return text.getvalue().encode()
 
 
-def as_parquet(tables: list[Table]) -> bytes:
-    """The same, with types and nulls."""
+def encode_parquet(tables: list[Table]) -> bytes:
+    """The rows of all tables as Parquet; a column that a table lacks is null there."""
     import pyarrow
     from pyarrow import parquet
 
-    kind = lambda name: (
-        pyarrow.int64() if name in scores.goal_metrics(np.zeros(0, bool)) else None
-    )  # a verdict may be null in every row
-    one = lambda table: pyarrow.table(
-        {name: pyarrow.array(_objects(column), kind(name)) for name, column in table.items()}
-    )
-    whole = pyarrow.concat_tables(
-        [one(_columns(table, _names(tables))) for table in tables], promote_options="permissive"
-    )
+    integer_columns = scores.goal_metrics(np.zeros(0, bool))  # which may be null in every row
+    names = _column_names(tables)
+
+    def arrow_table(table: Table) -> Any:
+        arrays = {
+            name: pyarrow.array(
+                _parquet_values(column), pyarrow.int64() if name in integer_columns else None
+            )
+            for name, column in _fill_columns(table, names).items()
+        }
+        return pyarrow.table(arrays)
+
+    joined = pyarrow.concat_tables(map(arrow_table, tables), promote_options="permissive")
     buffer = io.BytesIO()
-    parquet.write_table(whole, buffer)
+    parquet.write_table(joined, buffer)
     return buffer.getvalue()
 
 
-def _names(tables: list[Table]) -> list[str]:
+def _column_names(tables: list[Table]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table))
 
 
-def _columns(table: Table, names: list[str]) -> Table:
-    nothing = np.full(len(table["run"]), None)
-    return {name: table.get(name, nothing) for name in names}
+def _fill_columns(table: Table, names: list[str]) -> Table:
+    missing = np.full(len(table["run"]), None)
+    return {name: table.get(name, missing) for name in names}
 
 
-def _csv_column(column: np.ndarray) -> list[Any]:
-    """A column as csv writes it: floats with as many digits as their precision has."""
+def _csv_values(column: np.ndarray) -> list[Any]:
+    """Python values; float32 as text, so that it has no more digits than its precision."""
     return (column.astype(str) if column.dtype == np.float32 else column).tolist()
 
 
-def _objects(column: np.ndarray) -> Any:
+def _parquet_values(column: np.ndarray) -> Any:
     return column.tolist() if column.dtype.kind in "OU" else column
 
 
 class Format(NamedTuple):
-    """A kind of file, and the package that it needs beyond those of this one."""
+    """A file format, and the package that writes it beyond those of ersac."""
 
     package: str | None
     encode: Callable[[list[Table]], bytes]
 
 
-FORMATS = {".csv": Format(None, as_csv), ".parquet": Format("pyarrow", as_parquet)}
+FORMATS = {".csv": Format(None, encode_csv), ".parquet": Format("pyarrow", encode_parquet)}
 
 
 def export_runs(
     runs: Sequence[Path],
     to: Path,
-    what: str,
+    table_name: str,
     note: Callable[[str], None],
-    tell: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Write what the records of some runs hold to a new file. A run that cannot be read is noted, and the others go on."""
-    rows_of = pick("table", what, TABLES)
-    if to.suffix not in FORMATS:
-        raise SettingsError(
-            f"--to {to} must end in {' or '.join(FORMATS)}{suggest(to.suffix, FORMATS)}"
-        )
-    package, encode = FORMATS[to.suffix]
-    if package is not None:
-        require_package(f"--to {to}", package, "track")
+    """Write one table of the runs to a new file; returns what `ersac export --json` prints.
+
+    A run that cannot be read is noted and left out.
+    """
+    make_tables = pick("table", table_name, TABLES)
+    encode = _require_format(to)
     if to.exists():
         raise SettingsError(
-            f"--to {to} is there already; choose another name or remove it (nothing was overwritten)"
+            f"--to {to} already exists; choose another name or remove it (nothing was overwritten)"
         )
     tables: list[Table] = []
     left_out: list[str] = []
-    due = time.monotonic() + LINE_SECONDS
+    next_line = time.monotonic() + PROGRESS_SECONDS
     for number, directory in enumerate(runs, 1):
         try:
-            tables += rows_of(read_finished_run(directory))
+            tables += make_tables(read_finished_run(directory))
         except (SettingsError, OSError) as error:
             note(f"left out: {error}")
             left_out.append(str(directory))
-        if time.monotonic() >= due:
-            tell(f"{number:,} of {len(runs):,} runs read")
-            due = time.monotonic() + LINE_SECONDS
+        if time.monotonic() >= next_line:
+            on_progress(f"{number:,} of {len(runs):,} runs read")
+            next_line = time.monotonic() + PROGRESS_SECONDS
     if not tables:
         raise SettingsError(f"nothing to export: none of {len(runs):,} runs could be read")
-    rows = sum(len(table["run"]) for table in tables)
-    tell(f"{rows:,} rows of {len(runs) - len(left_out):,} runs go to {to}")
+    rows, runs_read = sum(len(table["run"]) for table in tables), len(runs) - len(left_out)
+    on_progress(f"writing {rows:,} rows of {runs_read:,} runs to {to}")
     data = encode(tables)
     disk.make_directory(to.parent)
     disk.write(to, data)
     return {
         "to": str(to),
-        "what": what,
+        "what": table_name,
         "rows": rows,
-        "runs": len(runs) - len(left_out),
+        "runs": runs_read,
         "left_out": left_out,
     }
+
+
+def _require_format(to: Path) -> Callable[[list[Table]], bytes]:
+    """The encoder for a file name; SettingsError where it is unknown or its package is missing."""
+    if to.suffix not in FORMATS:
+        suffixes = " or ".join(FORMATS)
+        raise SettingsError(f"--to {to} must end in {suffixes}{suggest(to.suffix, FORMATS)}")
+    package, encode = FORMATS[to.suffix]
+    if package is not None:
+        require_package(f"--to {to}", package, "track")
+    return encode

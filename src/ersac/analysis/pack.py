@@ -26,10 +26,10 @@ SUMMARY_FIELDS = ("steps", *SECONDS, "departures", "per_seed")
 
 
 class RunRecord(NamedTuple):
-    """What an ended run was, and what its seeds did."""
+    """An ended run: its settings, its summary and the episodes of its seeds."""
 
     name: str
-    line: str  # of its sweep; empty where it is of none
+    line: str  # of its sweep; empty for a run outside sweeps
     env: str  # as on the command line
     depth: int | None  # of DeepSea
     agent: str
@@ -37,7 +37,7 @@ class RunRecord(NamedTuple):
     episodes: int  # budget
     steps: int | None  # budget, where there is one
     stop_when_solved: bool
-    when: str  # it began
+    when: str  # start time
     summary: dict[str, Any]
     settings: dict[str, Any]
     fingerprint: dict[str, Any]
@@ -61,12 +61,12 @@ class Pack(NamedTuple):
 
 
 def is_pack(path: Path) -> bool:
-    """Whether a path is that of a pack and not of a directory."""
+    """Whether a path names a pack rather than a run directory."""
     return path.is_file() or path.suffix in (ABOUT, COLUMNS)
 
 
 def find_pack(home: Path, title: str) -> Pack | None:
-    """The pack of a sweep: `home` itself, or in it where it has no directory of that title."""
+    """The pack of a sweep: `home` itself, or a file in it; None where a directory is there."""
     path = home if home.is_file() else home / f"{title}{ABOUT}"
     if path != home and ((home / title).exists() or not path.exists()):
         return None
@@ -100,7 +100,7 @@ def read_run(directory: Path, line: str = "") -> RunRecord:
 
 
 def add_fingerprint(run: RunRecord, directory: Path) -> RunRecord:
-    """The run with what its directory says of versions and machine."""
+    """The run with its start time, versions and machine, read from its directory."""
     path = directory / run_dir.FINGERPRINT
     try:
         fingerprint = dict(json.loads(disk.read(path)))
@@ -130,19 +130,19 @@ def pack_sweep(
         except (SettingsError, OSError):
             missing.append(instance.name)
     if missing:
-        why = f"{len(missing)} of {len(wanted)} runs are missing or damaged in {home}"
-        raise exits.Resumable(f"{why}; run them first: {command} --out {home}")
+        reason = f"{len(missing)} of {len(wanted)} runs are missing or damaged in {home}"
+        raise exits.Resumable(f"{reason}; run them first: {command} --out {home}")
     pack = Pack(path, title, command, goals_only, failed, runs)
     write_pack(pack)
     return pack
 
 
 def require_new_pack(path: Path) -> None:
-    """SettingsError where a pack cannot have this name, or where something has it."""
+    """Raise SettingsError where the name does not fit a pack or one of its files exists."""
     if path.suffix != ABOUT:
         raise SettingsError(f"--pack {path} must end in {ABOUT}; its columns go into a {COLUMNS}")
-    for each in (path, path.with_suffix(COLUMNS)):
-        disk.require_new(each)
+    for file in (path, path.with_suffix(COLUMNS)):
+        disk.require_new(file)
 
 
 def write_pack(pack: Pack) -> None:
@@ -159,8 +159,8 @@ def write_pack(pack: Pack) -> None:
         "runs": [
             {
                 **{name: value for name, value in run._asdict().items() if name != "seeds"},
-                "settings": _position(settings, _without_seed(run.settings)),
-                "fingerprint": _position(fingerprints, run.fingerprint),
+                "settings": _index_in(settings, _without_seed(run.settings)),
+                "fingerprint": _index_in(fingerprints, run.fingerprint),
             }
             for run in pack.runs
         ],
@@ -170,28 +170,28 @@ def write_pack(pack: Pack) -> None:
     }
     disk.make_directory(pack.path.parent)
     disk.write(pack.path.with_suffix(COLUMNS), data)
-    disk.write(pack.path, _one_line_each(seal.seal_json(about)).encode())
+    disk.write(pack.path, _encode_about(seal.seal_json(about)).encode())
 
 
 def read_pack(path: Path) -> Pack:
     """A pack by either of its files; DiskError where it is damaged or its format is newer."""
     path = path.with_suffix(ABOUT)
     about = _read_about(path)
-    beside = path.with_suffix(COLUMNS)
-    data = disk.read(beside)
+    columns_path = path.with_suffix(COLUMNS)
+    data = disk.read(columns_path)
     if disk.digest(data) != about["columns_sha256"]:
-        raise disk.DiskError(f"{beside} is damaged: its sha256 is not the one in {path.name}")
-    seeds = _seeds(seal.npz_arrays(data), len(about["runs"]))
+        raise disk.DiskError(f"{columns_path} is damaged: its sha256 is not the one in {path.name}")
+    seeds = _unpack_seeds(seal.npz_arrays(data), len(about["runs"]))
     runs = [
         RunRecord(
             **row
             | {
                 "settings": _with_seed(about["settings"][row["settings"]], row["seed"]),
                 "fingerprint": about["fingerprints"][row["fingerprint"]],
-                "seeds": own,
+                "seeds": run_seeds,
             }
         )
-        for row, own in zip(about["runs"], seeds, strict=True)
+        for row, run_seeds in zip(about["runs"], seeds, strict=True)
     ]
     names = ("title", "command", "goals_only", "failed")
     return Pack(path=path, runs=runs, **{name: about[name] for name in names})
@@ -211,7 +211,7 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 
 def _pack_columns(pack: Pack) -> dict[str, np.ndarray]:
-    """All seeds of all runs below one another."""
+    """The seeds of all runs, concatenated."""
     seeds = [stats for run in pack.runs for stats in run.seeds]
     goals = [stats.goals for stats in seeds]
     columns: dict[str, np.ndarray] = {
@@ -223,7 +223,7 @@ def _pack_columns(pack: Pack) -> dict[str, np.ndarray]:
     if pack.goals_only:
         return columns
     coded = [run_dir.code_returns(stats.returns) for stats in seeds]
-    codes = [which for _, which in coded]
+    codes = [seed_codes for _, seed_codes in coded]
     gaps = [np.diff(stats.steps, prepend=0) for stats in seeds if stats.steps is not None]
     return columns | {
         "values": np.concatenate([np.zeros(0, np.float32), *(values for values, _ in coded)]),
@@ -234,41 +234,42 @@ def _pack_columns(pack: Pack) -> dict[str, np.ndarray]:
     }
 
 
-def _seeds(columns: dict[str, np.ndarray], runs: int) -> list[list[EpisodeStats]]:
-    """What `_columns` joined, by run."""
+def _unpack_seeds(columns: dict[str, np.ndarray], runs: int) -> list[list[EpisodeStats]]:
+    """The seeds of each run: the inverse of `_pack_columns`."""
     episodes = columns["episodes"]
     goals = np.unpackbits(columns["goals"], count=int(episodes.sum())).astype(bool)
     returns, steps = _returns_and_steps(columns)
     seeds = zip(columns["seed"].tolist(), _split(goals, episodes), returns, steps, strict=True)
-    found: list[list[EpisodeStats]] = [[] for _ in range(runs)]
+    by_run: list[list[EpisodeStats]] = [[] for _ in range(runs)]
     for run, stats in zip(columns["run"], seeds, strict=True):
-        found[run].append(EpisodeStats(*stats))
-    return found
+        by_run[run].append(EpisodeStats(*stats))
+    return by_run
 
 
 def _returns_and_steps(columns: dict[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
-    """Those of every seed: empty and None where only goals were packed."""
+    """Returns and steps of every seed: empty and None in a pack of goals only."""
     episodes = columns["episodes"]
     if "returns" not in columns:
         return [np.zeros(0, np.float32)] * len(episodes), [None] * len(episodes)
     values = _split(columns["values"], columns["values_of_seed"])
-    which = _split(join_bytes(columns["returns"]), episodes)
+    codes = _split(join_bytes(columns["returns"]), episodes)
     gaps = iter(_split(join_bytes(columns["steps"]), episodes[columns["has_steps"]]))
-    steps = [np.cumsum(next(gaps)) if has else None for has in columns["has_steps"]]
-    return [own[codes] for own, codes in zip(values, which, strict=True)], steps
+    steps = [np.cumsum(next(gaps)) if has_steps else None for has_steps in columns["has_steps"]]
+    returns = [seed_values[index] for seed_values, index in zip(values, codes, strict=True)]
+    return returns, steps
 
 
 def split_bytes(numbers: np.ndarray) -> np.ndarray:
-    """Integers as rows of bytes, lowest first, as many as the largest needs; they compress well."""
+    """Integers as rows of bytes, lowest first, which compress well; no rows of leading zeros."""
     rows = numbers.astype("<i8").view(np.uint8).reshape(-1, 8).T
     return rows[: int(np.flatnonzero(rows.any(axis=1)).max(initial=0)) + 1]
 
 
 def join_bytes(rows: np.ndarray) -> np.ndarray:
-    """The integers that `split_bytes` took apart."""
-    whole = np.zeros((rows.shape[1], 8), np.uint8)
-    whole[:, : len(rows)] = rows.T
-    return whole.view("<i8")[:, 0]
+    """The inverse of `split_bytes`."""
+    padded = np.zeros((rows.shape[1], 8), np.uint8)
+    padded[:, : len(rows)] = rows.T
+    return padded.view("<i8")[:, 0]
 
 
 def _split(column: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
@@ -295,15 +296,15 @@ def _with_seed(settings: dict[str, Any], seed: int) -> dict[str, Any]:
     return settings | {"run": settings["run"] | {"seed": seed}}
 
 
-def _position(items: list[Any], item: Any) -> int:
-    """Where a list has an item, appended if it was not there."""
+def _index_in(items: list[Any], item: Any) -> int:
+    """The index of an item in a list; the item is appended where it is missing."""
     if item not in items:
         items.append(item)
     return items.index(item)
 
 
-def _one_line_each(about: dict[str, Any]) -> str:
-    """JSON with a line for every run, so that a diff shows which one changed."""
-    listed = lambda items: "[\n" + ",\n".join(map(json.dumps, items)) + "\n]"
-    text = lambda value: listed(value) if isinstance(value, list) else json.dumps(value)
+def _encode_about(about: dict[str, Any]) -> str:
+    """The JSON with one line per run, so that a diff shows which runs changed."""
+    list_text = lambda items: "[\n" + ",\n".join(map(json.dumps, items)) + "\n]"
+    text = lambda value: list_text(value) if isinstance(value, list) else json.dumps(value)
     return "{\n" + ",\n".join(f'"{name}": {text(value)}' for name, value in about.items()) + "\n}\n"

@@ -1,4 +1,4 @@
-"""A run as one picture: how each seed learned, and how the frontier moved to the corner of the sea."""
+"""The picture of a run: learning curves of all seeds and, for DeepSea, maps of visits and sigma."""
 
 import io
 
@@ -10,30 +10,29 @@ from matplotlib.figure import Figure
 from ersac.analysis.scores import RELIABLE_WINDOW, running_means
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot
 
-POINTS = 1000  # of a curve: more than a picture can show
+POINTS = 1000  # of a curve: more than a picture resolves
 
 
 def draw_picture(
     title: str, caption: str, seeds: list[EpisodeStats], map_snapshots: list[MapSnapshot]
 ) -> Figure:
-    """The learning curve of every seed beside maps of visits and sigma at two moments."""
+    """Learning curves of every seed beside maps of visits and sigma at each snapshot."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     curves, maps = figure.subfigures(1, 2, width_ratios=(1.15, 1), squeeze=False)[0]
     draw_learning_curves(curves.subplots(), seeds)
     if map_snapshots:
         axes = maps.subplots(2, len(map_snapshots), squeeze=False)
-        for column, map_snapshot in enumerate(map_snapshots):
-            draw_visits_map(axes[0, column], map_snapshot)
-            draw_sigma_map(
-                axes[1, column], map_snapshot, top=max(float(m.sigma.max()) for m in map_snapshots)
-            )
+        max_sigma = max(float(snapshot.sigma.max()) for snapshot in map_snapshots)
+        for column, snapshot in enumerate(map_snapshots):
+            draw_visits_map(axes[0, column], snapshot)
+            draw_sigma_map(axes[1, column], snapshot, max_sigma)
     figure.suptitle(title)
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
     return figure
 
 
 def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
-    """The mean return of the last hundred episodes of every seed, against steps."""
+    """The mean return of the last hundred episodes of every seed against environment steps."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for stats in seeds:
@@ -47,7 +46,9 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
             label=f"seed {stats.seed}",
         )
     axes.set(
-        xlabel="steps", ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes", title=title
+        xlabel="environment steps",
+        ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes",
+        title=title,
     )
     if 1 < len(seeds) <= 10:
         axes.legend(frameon=False, fontsize=8)
@@ -56,7 +57,7 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
 
 
 def draw_learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
-    """Share of the last 100 episodes that reached the goal, a line a seed."""
+    """The share of the last 100 episodes that reached the goal, one line per seed."""
     for stats in seeds:
         episode = np.unique(np.linspace(1, len(stats.goals), POINTS).astype(int))
         axes.plot(
@@ -68,48 +69,47 @@ def draw_learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:
     axes.axhline(0.8, color="0.6", lw=0.8, ls="--")
     axes.set(
         xlabel="episode",
-        ylabel=f"share of the last {RELIABLE_WINDOW} that reached the goal",
+        ylabel=f"share of the last {RELIABLE_WINDOW} episodes that reached the goal",
         ylim=(-0.02, 1.02),
     )
     if len(seeds) <= 10:
         axes.legend(frameon=False, fontsize=8)
 
 
-def draw_visits_map(axes: Axes, map_snapshot: MapSnapshot) -> None:
-    """How often each cell was visited, on a logarithmic scale; never is white."""
-    seen = np.ma.masked_equal(map_snapshot.visits, 0)
+def draw_visits_map(axes: Axes, snapshot: MapSnapshot) -> None:
+    """Visits of each cell on a logarithmic scale; cells without a visit are white."""
     image = axes.imshow(
-        seen,
-        norm=LogNorm(1, max(2, int(map_snapshot.visits.max()))),
+        np.ma.masked_equal(snapshot.visits, 0),
+        norm=LogNorm(1, max(2, int(snapshot.visits.max()))),
         cmap="viridis",
         interpolation="nearest",
     )
-    _frame(axes, f"visits by episode {map_snapshot.episode:,}")
+    _set_title(axes, f"visits up to episode {snapshot.episode:,}")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
-def draw_sigma_map(axes: Axes, map_snapshot: MapSnapshot, top: float) -> None:
-    """How unsure the agent is of each cell it can stand in."""
-    reachable = np.tril(np.ones_like(map_snapshot.sigma, bool))
+def draw_sigma_map(axes: Axes, snapshot: MapSnapshot, max_sigma: float) -> None:
+    """The uncertainty sigma of each cell that the agent can reach."""
+    reachable = np.tril(np.ones_like(snapshot.sigma, bool))
     image = axes.imshow(
-        np.ma.masked_where(~reachable, map_snapshot.sigma),
+        np.ma.masked_where(~reachable, snapshot.sigma),
         vmin=0,
-        vmax=top or 1,
+        vmax=max_sigma or 1,
         cmap="magma",
         interpolation="nearest",
     )
-    _frame(axes, "sigma")
+    _set_title(axes, "sigma")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def picture_png(figure: Figure) -> bytes:
-    """The picture as a file's bytes."""
+    """The figure as PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
 
 
-def _frame(axes: Axes, title: str) -> None:
+def _set_title(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=9)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -1,4 +1,7 @@
-"""Facts to verdicts. A fact is one bit an episode, whether it reached the goal; when a run counts as solved is a rule."""
+"""Metrics of a seed's episodes: when it first reached the goal, when it counts as solved, returns.
+
+`goals` is [episodes] bool: whether each episode reached the goal. Episodes are counted from one.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,38 +12,38 @@ import numpy as np
 RELIABLE_WINDOW = 100  # episodes
 RELIABLE_GOALS = 80
 BSUITE_BAD_SHARE = {False: 0.9, True: 0.8}  # deterministic, stochastic
-BSUITE_LEAST_EPISODES = {False: 1, True: 100}
-FALLEN_GOALS = 50  # of the window: fewer, after it was solved, is a fall
+BSUITE_MIN_EPISODES = {False: 1, True: 100}
+FALLEN_GOALS = 50  # a solved run with fewer of the last 100 has fallen back
 RESAMPLES = 2000
 NORMAL_975 = 1.959963984540054  # the standard normal quantile of a 95 % interval
 
 
 def first_goal(goals: np.ndarray) -> int | None:
-    """The first episode, counted from one, that reached the goal."""
+    """The first episode that reached the goal; None: never."""
     return _first_true(np.asarray(goals, bool))
 
 
 def solved_bsuite(goals: np.ndarray, stochastic: bool = False) -> int | None:
-    """bsuite's rule: the first episode by which the share of failed ones is below 0.9 (stochastic: 0.8, and 100 episodes)."""
+    """The first episode by which less than 90 % failed (stochastic: 80 %, of 100 or more)."""
     failed = np.cumsum(~np.asarray(goals, bool))
     episodes = np.arange(1, len(failed) + 1)
     return _first_true(
         (failed < BSUITE_BAD_SHARE[stochastic] * episodes)
-        & (episodes >= BSUITE_LEAST_EPISODES[stochastic])
+        & (episodes >= BSUITE_MIN_EPISODES[stochastic])
     )
 
 
 def solved_reliable(goals: np.ndarray) -> int | None:
-    """The first episode at which at least 80 of the last 100 reached the goal."""
+    """The first episode at which at least 80 of the last 100 reached the goal; None: never."""
     total = np.concatenate([[0], np.cumsum(np.asarray(goals, bool))])
     if len(total) <= RELIABLE_WINDOW:
         return None
-    found = _first_true(total[RELIABLE_WINDOW:] - total[:-RELIABLE_WINDOW] >= RELIABLE_GOALS)
-    return None if found is None else found + RELIABLE_WINDOW - 1
+    first = _first_true(total[RELIABLE_WINDOW:] - total[:-RELIABLE_WINDOW] >= RELIABLE_GOALS)
+    return None if first is None else first + RELIABLE_WINDOW - 1
 
 
 def fell_back(goals: np.ndarray) -> bool:
-    """Whether a run that was solved went below half of the last 100 again."""
+    """Whether a run was solved and later had fewer than 50 goals in 100 episodes."""
     solved = solved_reliable(goals)
     if solved is None:
         return False
@@ -59,32 +62,34 @@ class PowerLaw(NamedTuple):
 
 
 def power_law(samples: Mapping[int, Sequence[float]]) -> PowerLaw:
-    """The power of depth that fits the medians over seeds, by least squares of their logarithms; the interval resamples seeds."""
+    """Fit a power law to medians over seeds, by least squares of logarithms.
+
+    samples: one value per seed, by depth. The interval is a bootstrap over seeds.
+    """
     depths = np.log(list(samples))
     rng = np.random.default_rng(0)
     draws = [
-        np.median(rng.choice(list(found), (RESAMPLES, len(found))), axis=1)
-        for found in samples.values()
+        np.median(rng.choice(list(values), (RESAMPLES, len(values))), axis=1)
+        for values in samples.values()
     ]
     exponents = np.polyfit(depths, np.log(draws), 1)[0]  # [RESAMPLES]
-    exponent, intercept = np.polyfit(
-        depths, np.log([np.median(list(found)) for found in samples.values()]), 1
-    )
+    medians = [np.median(list(values)) for values in samples.values()]
+    exponent, intercept = np.polyfit(depths, np.log(medians), 1)
     low, high = np.quantile(exponents, (0.025, 0.975))
     return PowerLaw(float(np.exp(intercept)), float(exponent), float(low), float(high))
 
 
-def wilson_interval(hits: int, of: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson's), as scipy.stats has it, which takes seconds to import."""
-    share, square = hits / of, NORMAL_975**2
-    twice = 2 * (of + square)
-    centre = (2 * of * share + square) / twice
-    half = NORMAL_975 / twice * math.sqrt(4 * of * share * (1 - share) + square)
-    return 0.0 if hits == 0 else centre - half, 1.0 if hits == of else centre + half
+def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; equal to that of scipy.stats, which imports slowly."""
+    share, square = hits / trials, NORMAL_975**2
+    twice = 2 * (trials + square)
+    centre = (2 * trials * share + square) / twice
+    half = NORMAL_975 / twice * math.sqrt(4 * trials * share * (1 - share) + square)
+    return 0.0 if hits == 0 else centre - half, 1.0 if hits == trials else centre + half
 
 
 def return_metrics(stats: Any) -> dict[str, float | int | None]:
-    """What a seed's returns come to: the mean of the last hundred, the best mean of a hundred, and the steps by which it was solved."""
+    """Last and largest mean return of a hundred episodes, and the steps until solved."""
     if not len(stats.returns):
         return {"mean_return": None, "best_mean_return": None, "solved_steps": None}
     means = running_means(stats.returns)[min(RELIABLE_WINDOW, len(stats.returns)) - 1 :]
@@ -98,7 +103,7 @@ def return_metrics(stats: Any) -> dict[str, float | int | None]:
 
 
 def running_means(values: np.ndarray, episodes: np.ndarray | None = None) -> np.ndarray:
-    """Return the mean of the last 100 values (fewer at the start) after each of some episodes.
+    """The mean of the last 100 values (fewer at the start) after each of some episodes.
 
     episodes: [M] counted from one; None: every episode.
     """
@@ -109,20 +114,20 @@ def running_means(values: np.ndarray, episodes: np.ndarray | None = None) -> np.
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of a median over seeds, by resampling them."""
+    """The 95 % interval of a median over seeds, by bootstrap."""
     draws = np.random.default_rng(0).choice(list(values), (RESAMPLES, len(values)))
     low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
     return float(low), float(high)
 
 
 def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of pairs of seeds in which ours is above; a tie is half a pair (Agarwal et al. 2021)."""
+    """The share of pairs of seeds in which ours is higher, ties half (Agarwal et al. 2021)."""
     above = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
     return float(np.mean((above > 0) + 0.5 * (above == 0)))
 
 
 def goal_metrics(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:
-    """Each verdict by its name; None where never."""
+    """The three episode numbers above by name; None: never."""
     return {
         "first_goal": first_goal(goals),
         "solved_bsuite": solved_bsuite(goals, stochastic),

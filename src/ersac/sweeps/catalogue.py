@@ -78,10 +78,22 @@ def instances(sweep: Sweep, size: SweepSize) -> list[Instance]:
     run = lambda seed: Run(1, seed, size.episodes, sweep.stop_when_solved)
     return [
         Instance(line.name, check(_settings(line, depth, run(seed))))
+        for depth, line in _depths_and_lines(sweep, size)
+        for seed in seeds
+    ]
+
+
+def count_instances(sweep: Sweep, size: SweepSize) -> int:
+    """How many instances a sweep has, without making them."""
+    return size.seeds * len(_depths_and_lines(sweep, size))
+
+
+def _depths_and_lines(sweep: Sweep, size: SweepSize) -> list[tuple[int, SweepLine]]:
+    return [
+        (depth, line)
         for depth in size.depths
         for line in sweep.lines
         if line.max_depth is None or depth <= line.max_depth
-        for seed in seeds
     ]
 
 
@@ -203,7 +215,7 @@ def depth_sweeps(lines: LineFactory) -> dict[str, Sweep]:
             ),
         ),
         "depth-100": Sweep(
-            "a hundred seeds at depth 100, each to the end of its budget: which fall back after solving",
+            "a hundred seeds at depth 100, to the end of the budget: which fall back",
             (ersac,),
             sizes(
                 SweepSize((15,), 8, 2_000),
@@ -467,7 +479,7 @@ def list_sweeps() -> str:
     """The usage of `ersac sweep`: a line per sweep with its runs at each scale and its purpose."""
     lines = [f"  {'sweep':<20}{''.join(f'{scale:>8}' for scale in SCALES)}  runs"]
     for name, sweep in SWEEPS.items():
-        counts = (len(instances(sweep, sweep.sizes[scale])) for scale in SCALES)
+        counts = (count_instances(sweep, sweep.sizes[scale]) for scale in SCALES)
         columns = "".join(f"{count:>8}" for count in counts)
         lines.append(f"  {name:<20}{columns}  {sweep.purpose}")
     return (

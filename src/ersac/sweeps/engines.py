@@ -1,4 +1,4 @@
-"""Engines run the batches of a sweep: in this process one after the other, or on Ray. No jax here."""
+"""Engines run the batches of a sweep: in this process, or on Ray. No jax here."""
 
 import contextlib
 import logging
