@@ -157,8 +157,8 @@ def run_deep_sea(settings: TheoryDeepSea, console: Console | None = None) -> dic
 def run_regret(
     settings: TheoryRegret, out: Path | None, console: Console | None = None
 ) -> dict[str, Any]:
-    """Run `ersac theory`: print the tables, write figures to `out`, and return the numbers."""
-    console = console or Console()
+    """Run `ersac theory`: print tables to a console, write figures to `out`, return the numbers."""
+    console = console or Console(quiet=True)
     report, start = line_printer(console), time.monotonic()
     curves = regret_curves(settings, report)
     rows = {name: regret_row(curve, curves["psrl"]) for name, curve in curves.items()}
