@@ -1,4 +1,4 @@
-"""The nouns that every part shares."""
+"""Types that all packages share."""
 
 from typing import Any, NamedTuple
 
@@ -7,29 +7,29 @@ import numpy as np
 
 Array = jax.Array
 Key = jax.Array
-Rng = (
-    np.random.Generator
-)  # what is drawn once, before the first step, is drawn on the host: nothing to compile
+Rng = np.random.Generator  # for what is drawn once, on the host, where nothing is compiled for it
 Tree = Any  # a pytree of arrays
 
 
 class Trajectory(NamedTuple):
-    """What one environment gave in T steps, time-major; batch and seed axes are added by vmap only."""
+    """T steps of one environment, time-major. Batch and seed axes are added by vmap only."""
 
-    obs: Array  # [T+1, ...]  trusted as a successor only where discount > 0
+    obs: Array  # [T+1, ...]  obs[t+1] is the successor of obs[t] only where discount > 0
     action: Array  # [T]
     reward: Array  # [T]      raw
-    discount: Array  # [T]    0 where the MDP ended, else 1; gamma belongs to the learner
+    discount: Array  # [T]    0 where the MDP terminated, else 1; gamma is not included
     mask: Array  # [T]        0 on the fake step between a truncation and its reset
-    log_mu: Array  # [T]      behaviour log-probability, as acted
-    noise: Tree  # [T, ...]   what the agent drew to go with each step; of an ensemble, what is added to its K members' targets [T, K]
+    log_mu: Array  # [T]      log-probability of the action under the behaviour policy
+    noise: Tree  # [T, ...]   drawn by the agent for each step; an ensemble's target noise is [T, K]
 
 
 class Params(NamedTuple):
-    """Everything an optimiser moves: dense arrays, and tables of which a step touches only a few rows."""
+    """Everything an optimiser changes."""
 
     dense: Tree
-    rows: Tree  # in a learner: one array, see nets/tables.py; inside a loss: the rows looked up, name -> [T, n]
+    # In a learner, one array of all tables (see nets/tables.py). Inside a loss, the rows that were
+    # looked up: name -> [T, n].
+    rows: Tree
 
 
 class Memory(NamedTuple):
@@ -43,6 +43,6 @@ class Learner(NamedTuple):
     """The whole state of an agent: arrays only, so that it can be a scan carry and a file."""
 
     params: Params
-    log_tau: Array  # []   the risk parameter is learned as its logarithm, so it stays positive
+    log_tau: Array  # []   log of the risk parameter, which keeps tau positive
     memory: Tree  # what no optimiser trains: Memory, or ReplayMemory of Bootstrapped DQN
-    opt: Tree
+    opt: Tree  # optimiser state

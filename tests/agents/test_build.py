@@ -25,7 +25,7 @@ def drawn(seed: int, shape: tuple[int, ...] = (3, 20)) -> np.ndarray:
 
 def one_hot_as_seen(obs: np.ndarray) -> jax.Array:
     """The same as one-hot vectors, seen through a lens that has met every state as often."""
-    normaliser = normalise.running(Box((STATES,)), 1, 0.99, normalise=True, scale=False)
+    normaliser = normalise.running(Box((STATES,)), 1, 0.99, normalise=True, scale_rewards=False)
     every, ones = jnp.eye(STATES), jnp.ones((1, STATES))
     met = Trajectory(jnp.concatenate([every, every[:1]])[None], ones, ones, ones, ones, ones, ones)
     return normaliser.obs(

@@ -86,7 +86,7 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
     normaliser = make_normaliser(settings.agent, gate(), config.NO_NORMALISATION)
-    forgone = float(normaliser.forgone(learner.memory.normaliser))
+    forgone = float(normaliser.lost_steps(learner.memory.normaliser))
     assert forgone > 2 if credit_early_ends else forgone == 0
     _, logits = make_agent(settings.agent, gate()).act(
         learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)

@@ -277,7 +277,7 @@ def test_on_sphere_normalises_and_preserves_length_as_an_angle(float64, n):
 
 def normalised(obs: np.ndarray) -> jax.Array:
     """Return vectors [M, n], normalised with the statistics of themselves."""
-    normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale=False)
+    normaliser = normalise.running(Box(obs.shape[1:]), 1, 0.99, normalise=True, scale_rewards=False)
     ones, obs = jnp.ones((1, len(obs))), jnp.asarray(obs, jnp.float32)
     t = Trajectory(jnp.concatenate([obs, obs[:1]])[None], ones, ones, ones, ones, ones, ones)
     return normaliser.obs(normaliser.observe(jax.tree.map(jnp.asarray, normaliser.init()), t), obs)

@@ -138,7 +138,7 @@ def actor_critic_loss(
     entropies = parts.action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
     bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
-    forgone = running.extra * parts.normaliser.forgone(stats)
+    forgone = running.extra * parts.normaliser.lost_steps(stats)
     view = critics.CriticInputs(
         t,
         logits,

@@ -1,7 +1,8 @@
-"""What the learner sees of the world: as it is, or in units of what was seen so far.
+"""Normalisation of observations and rewards with running statistics.
 
-Trajectories hold raw observations and rewards, for ever. A lens stands between them and the networks, with running statistics that no
-optimiser sees, so that one set of defaults fits rewards of 0.001 and of 1,000, and observations in metres and in millimetres.
+Trajectories, also those in a replay buffer, hold raw observations and rewards; they are normalised
+when they are learned from. One set of default settings then fits rewards of 0.001 and of 1,000, and
+observations in metres and in millimetres.
 """
 
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from jax import numpy as jnp
 from ersac.envs.base import Box, Space
 from ersac.types import Array, Trajectory, Tree
 
-FURTHEST = 10.0  # units beyond which an entry of an observation is not told apart
-SMALLEST = 1e-10  # a squared unit, as a share of the squared mean, below which an entry is constant but for rounding
-LONGEST = 1e6  # steps after which statistics forget: as far as single precision averages
+CLIP = 10.0  # normalised observations are clipped to this (before the common scale)
+# An entry of an observation has varied if the square of its half range is above this share of its
+# squared mean: below it the range may be rounding.
+VARIED = 1e-10
+MAX_COUNT = 1e6  # the longest memory of a running mean: single precision averages no further
 
 
 class Normaliser(NamedTuple):
@@ -26,46 +29,52 @@ class Normaliser(NamedTuple):
     obs: Callable[[Tree, Array], Array]  # stats, raw observations -> normalised ones
     reward: Callable[[Tree, Array], Array]  # stats, raw rewards -> normalised ones
     observe: Callable[[Tree, Trajectory], Tree]  # stats, new rollouts [N, T] -> stats
-    # stats -> discounted steps that an episode forgoes, on average, by terminating early
-    forgone: Callable[[Tree], Array]
+    # stats -> steps, discounted, that an episode loses on average by terminating early
+    lost_steps: Callable[[Tree], Array]
 
 
 def identity() -> Normaliser:
-    """The world as it is: where its units are known."""
+    """Return a normaliser that changes nothing."""
     return Normaliser(
         init=lambda: (),
         obs=lambda stats, obs: obs,
         reward=lambda stats, reward: reward,
         observe=lambda stats, t: stats,
-        forgone=lambda stats: jnp.zeros(()),
+        lost_steps=lambda stats: jnp.zeros(()),
     )
 
 
 class RunningStats(NamedTuple):
     """Running statistics of observations, returns and episode lengths."""
 
-    steps: Tree  # []   that the moments below are means over, at most LONGEST
-    mean: Tree  # [*shape]
+    steps: Tree  # []             weight of mean and variance, at most MAX_COUNT
+    mean: Tree  # [*shape]        of observations
     variance: Tree  # [*shape]
-    low: Tree  # [*shape]   the least value of every entry so far
-    high: Tree  # [*shape]  the greatest
-    running: Tree  # [N]    the discounted return of each environment's episode so far
-    largest: Tree  # []     the largest absolute one
-    age: Tree  # [N]        steps of each environment's episode so far
-    longest: Tree  # []     steps of the longest episode so far
-    terminated: Tree  # []   episodes that terminated, at most LONGEST
-    mean_length: Tree  # []  their mean length in steps
+    low: Tree  # [*shape]         minimum of observations
+    high: Tree  # [*shape]        maximum
+    episode_return: Tree  # [N]   discounted rewards of the current episode of each environment
+    largest_return: Tree  # []    largest absolute value of the former
+    episode_length: Tree  # [N]   steps of the current episode of each environment
+    max_length: Tree  # []        steps of the longest episode
+    terminated: Tree  # []        episodes that terminated, at most MAX_COUNT
+    mean_length: Tree  # []       mean steps of episodes that terminated
 
 
 def running(
-    observations: Space, envs: int, gamma: float | Array, normalise: bool, scale: bool
+    observations: Space, envs: int, gamma: float | Array, normalise: bool, scale_rewards: bool
 ) -> Normaliser:
-    """Vectors normalised to a root mean square of 1; bytes over 255; rewards over the largest discounted return, where that is above 1.
+    """Return a normaliser with running statistics.
 
-    An entry is centred and measured in units of half of its range: in those of its standard deviation an entry that is rarely 1 would be
-    blown up. An entry that has never varied has the mean unit of the others, so that it is seen when it does. Then all are scaled by one
-    number.
-    Rewards are never scaled up: costs that are all there is before a goal is found would drown every bonus.
+    Vectors (with `normalise`): every entry is centred by its mean and divided by half of its range;
+    dividing by the standard deviation would blow up an entry that is rarely 1. An entry that has
+    never varied is divided by the mean half range of the others, so that its first change is
+    visible. A common factor then brings the mean square over all entries to 1.
+
+    Images of bytes are divided by 255.
+
+    Rewards (with `scale_rewards`) are divided by the largest absolute discounted return if that is
+    above 1. They are never scaled up: before a goal is found there may be nothing but small costs,
+    which would then outweigh every bonus.
     """
     vectors = normalise and isinstance(observations, Box) and len(observations.shape) < 3
     shape = observations.shape if vectors and isinstance(observations, Box) else ()
@@ -79,10 +88,10 @@ def running(
             variance=zeros(*shape),
             low=zeros(*shape),
             high=zeros(*shape),
-            running=zeros(envs),
-            largest=zeros(),
-            age=zeros(envs),
-            longest=zeros(),
+            episode_return=zeros(envs),
+            largest_return=zeros(),
+            episode_length=zeros(envs),
+            max_length=zeros(),
             terminated=zeros(),
             mean_length=zeros(),
         )
@@ -92,104 +101,99 @@ def running(
             return obs.astype(stats.mean.dtype) / 255
         if not vectors:
             return obs
-        unit, scale = _units(stats)
-        across = lambda of_entries: jnp.broadcast_to(of_entries, obs.shape)
-        return scale * jnp.clip((obs - across(stats.mean)) / across(unit), -FURTHEST, FURTHEST)
+        half_range, factor = _obs_scales(stats)
+        expand = lambda x: jnp.broadcast_to(x, obs.shape)
+        return factor * jnp.clip((obs - expand(stats.mean)) / expand(half_range), -CLIP, CLIP)
 
     def reward(stats: RunningStats, reward: Array) -> Array:
-        return reward / jnp.maximum(1.0, stats.largest) if scale else reward
+        return reward / jnp.maximum(1.0, stats.largest_return) if scale_rewards else reward
 
     def observe(stats: RunningStats, t: Trajectory) -> RunningStats:
         if vectors:
-            stats = _with_moments(stats, t.obs[:, :-1].reshape(-1, *shape), t.mask.reshape(-1))
-        if scale:
-            stats = _with_returns(stats, t)
-        return _with_lengths(stats, t)
+            stats = _update_moments(stats, t.obs[:, :-1].reshape(-1, *shape), t.mask.reshape(-1))
+        if scale_rewards:
+            stats = _update_returns(stats, t)
+        return _update_lengths(stats, t)
 
-    def _with_returns(stats: RunningStats, t: Trajectory) -> RunningStats:
-        def step(running: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
+    def _update_returns(stats: RunningStats, t: Trajectory) -> RunningStats:
+        def step(total: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
             reward, discount = x
-            running = gamma * running + reward
-            return jnp.where(discount == 0, 0.0, running), running
+            total = gamma * total + reward
+            return jnp.where(discount == 0, 0.0, total), total
 
-        running, returns = jax.lax.scan(step, stats.running, (t.reward.T, t.discount.T))
+        last, returns = jax.lax.scan(step, stats.episode_return, (t.reward.T, t.discount.T))
         return stats._replace(
-            running=running, largest=jnp.maximum(stats.largest, jnp.max(jnp.abs(returns)))
+            episode_return=last,
+            largest_return=jnp.maximum(stats.largest_return, jnp.max(jnp.abs(returns))),
         )
 
-    def forgone(stats: RunningStats) -> Array:
-        steps = jnp.where(stats.terminated > 0, stats.longest - stats.mean_length, 0.0)
-        left = 1 - jnp.asarray(gamma)
-        return jnp.where(left > 0, (1 - gamma**steps) / jnp.where(left > 0, left, 1.0), steps)
+    def lost_steps(stats: RunningStats) -> Array:
+        """Return 1 + gamma + gamma^2 + ... over the steps from the mean length to the longest."""
+        steps = jnp.where(stats.terminated > 0, stats.max_length - stats.mean_length, 0.0)
+        rest = 1 - jnp.asarray(gamma)
+        return jnp.where(rest > 0, (1 - gamma**steps) / jnp.where(rest > 0, rest, 1.0), steps)
 
-    return Normaliser(
-        init=init,
-        obs=obs,
-        reward=reward,
-        observe=observe,
-        forgone=forgone,
-    )
+    return Normaliser(init=init, obs=obs, reward=reward, observe=observe, lost_steps=lost_steps)
 
 
-def _units(stats: RunningStats) -> tuple[Array, Array]:
-    """The unit of every entry [*shape], and the one number [] that then brings the mean square of all entries to 1."""
-    unit = (stats.high - stats.low) / 2  # no less than the standard deviation
-    varied = jnp.square(unit) > SMALLEST * jnp.square(stats.mean)
-    mean_unit = jnp.sum(jnp.where(varied, unit, 0.0)) / jnp.maximum(1, jnp.sum(varied))
-    unit = jnp.where(varied, unit, jnp.where(mean_unit > 0, mean_unit, 1.0))
-    mean_square = jnp.mean(jnp.where(varied, stats.variance, 0.0) / jnp.square(unit))
-    return unit, jnp.where(
+def _obs_scales(stats: RunningStats) -> tuple[Array, Array]:
+    """Return the half range of every entry [*shape], and the common factor [] of all entries."""
+    half_range = (stats.high - stats.low) / 2  # at least the standard deviation
+    varied = jnp.square(half_range) > VARIED * jnp.square(stats.mean)
+    mean_range = jnp.sum(jnp.where(varied, half_range, 0.0)) / jnp.maximum(1, jnp.sum(varied))
+    half_range = jnp.where(varied, half_range, jnp.where(mean_range > 0, mean_range, 1.0))
+    mean_square = jnp.mean(jnp.where(varied, stats.variance, 0.0) / jnp.square(half_range))
+    return half_range, jnp.where(
         mean_square > 0, jax.lax.rsqrt(jnp.where(mean_square > 0, mean_square, 1.0)), 1.0
     )
 
 
-def _with_moments(stats: RunningStats, obs: Array, mask: Array) -> RunningStats:
-    """Moments of what was seen before and of new observations [M, *shape] together (Chan et al. 1979), and their bounds."""
+def _update_moments(stats: RunningStats, obs: Array, mask: Array) -> RunningStats:
+    """Add observations [M, *shape] to mean, variance (Chan et al. 1979), minimum and maximum."""
     new = jnp.sum(mask)
-    over_steps = lambda of_steps: of_steps.reshape(-1, *[1] * (obs.ndim - 1))
-    weights = over_steps(mask / jnp.maximum(new, 1.0))
+    per_step = lambda x: x.reshape(-1, *[1] * (obs.ndim - 1))
+    weights = per_step(mask / jnp.maximum(new, 1.0))
     mean = jnp.sum(weights * obs, axis=0)
     variance = jnp.sum(weights * jnp.square(obs - mean[None]), axis=0)
     share = new / jnp.maximum(stats.steps + new, 1.0)
     shift = mean - stats.mean
-    together = (
+    variance = (
         (1 - share) * stats.variance + share * variance + share * (1 - share) * jnp.square(shift)
     )
-    real = jnp.broadcast_to(over_steps(mask) > 0, obs.shape)
-    known = stats.steps > 0
-    low, high = (
-        jnp.min(jnp.where(real, obs, jnp.inf), axis=0),
-        jnp.max(jnp.where(real, obs, -jnp.inf), axis=0),
+    real = jnp.broadcast_to(per_step(mask) > 0, obs.shape)
+    low = jnp.min(jnp.where(real, obs, jnp.inf), axis=0)
+    high = jnp.max(jnp.where(real, obs, -jnp.inf), axis=0)
+    has_stats = stats.steps > 0
+    low = jnp.where(has_stats, jnp.minimum(stats.low, low), low)
+    high = jnp.where(has_stats, jnp.maximum(stats.high, high), high)
+    return stats._replace(
+        steps=jnp.minimum(stats.steps + new, MAX_COUNT),
+        mean=stats.mean + share * shift,
+        variance=variance,
+        low=jnp.where(has_stats | (new > 0), low, 0.0),
+        high=jnp.where(has_stats | (new > 0), high, 0.0),
     )
-    low, high = (
-        jnp.where(known, jnp.minimum(stats.low, low), low),
-        jnp.where(known, jnp.maximum(stats.high, high), high),
-    )
-    bounds = {
-        "low": jnp.where(known | (new > 0), low, 0.0),
-        "high": jnp.where(known | (new > 0), high, 0.0),
-    }
-    steps = jnp.minimum(stats.steps + new, LONGEST)
-    return stats._replace(steps=steps, mean=stats.mean + share * shift, variance=together, **bounds)
 
 
-def _with_lengths(stats: RunningStats, t: Trajectory) -> RunningStats:
-    """How long episodes are, and those that terminated: their last step is real and has discount 0."""
+def _update_lengths(stats: RunningStats, t: Trajectory) -> RunningStats:
+    """Add steps to the episode lengths, and episodes that terminated to their mean length.
 
-    def step(age: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
+    An episode terminates with a real step of discount 0; the fake step of a truncation is masked.
+    """
+
+    def step(length: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
         discount, mask = x
-        age = age + mask
-        return jnp.where(discount == 0, 0.0, age), age
+        length = length + mask
+        return jnp.where(discount == 0, 0.0, length), length
 
-    age, ages = jax.lax.scan(step, stats.age, (t.discount.T, t.mask.T))
+    last, lengths = jax.lax.scan(step, stats.episode_length, (t.discount.T, t.mask.T))
     ends = jnp.where(t.discount.T == 0, t.mask.T, 0.0)
     terminated = stats.terminated + jnp.sum(ends)
-    error = jnp.sum(
-        ends * (ages - stats.mean_length)
-    )  # none where all are of one length, to the last bit
+    # A sum of differences is exactly zero if all episodes have the same length.
+    error = jnp.sum(ends * (lengths - stats.mean_length))
     return stats._replace(
-        age=age,
-        longest=jnp.maximum(stats.longest, jnp.max(ages)),
-        terminated=jnp.minimum(terminated, LONGEST),
+        episode_length=last,
+        max_length=jnp.maximum(stats.max_length, jnp.max(lengths)),
+        terminated=jnp.minimum(terminated, MAX_COUNT),
         mean_length=stats.mean_length + error / jnp.maximum(1.0, terminated),
     )
