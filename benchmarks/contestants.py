@@ -14,7 +14,7 @@ from benchmarks import dense, kernel
 from benchmarks.measure import Contestant
 from ersac import api, config
 from ersac.config.presets import PRESETS
-from ersac.envs.base import states
+from ersac.envs.base import cardinality
 from ersac.envs.deep_sea import action_map
 from ersac.envs.make import make_host_env
 from ersac.loops import device, host
@@ -55,7 +55,7 @@ def random_actions() -> Contestant:
     """The same environments, stepped as that loop steps them, by nobody who thinks or learns."""
     env = make_host_env(config.Gym(id=HOST_ENV, envs=HOST_ENVS))
     env.reset(0)
-    return randomly(env.step, states(env.actions))
+    return randomly(env.step, cardinality(env.actions))
 
 
 def gymnasium_random_actions() -> Contestant:

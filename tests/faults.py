@@ -1179,7 +1179,7 @@ FAULTS = [
         "envs/test_gymnax.py",
         "test_a_cut_shows_the_true_end_and_a_fake_step_follows",
         old="real & ~terminated",
-        new="real & ~terminated & ~cut",
+        new="real & ~terminated & ~truncated",
     ),
     Fault(
         "envs/gymnax.py",

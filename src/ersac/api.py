@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ersac import config, display
 from ersac.config import Experiment, SettingsError, Track, check, default_run, override, parse_env
 from ersac.config.presets import preset
-from ersac.envs.make import check_fits
+from ersac.envs.make import check_env
 from ersac.runs import run_dir, trackers
 from ersac.runs.results import Result, read_result, write_result
 from ersac.runs.session import loop_of, make_job, run_session, start_session, take_map_snapshot
@@ -128,7 +128,7 @@ def run_experiment(
             raise SettingsError(
                 f"{settings.env.id} was made in Python; go on there: ersac.train({settings.env.id}, out=..., resume=True)"
             )
-        check_fits(settings.env, display.note)
+        check_env(settings.env, display.note)
         if out is not None:
             held.enter_context(run_dir.hold_run(out, settings, resume))
             if run_dir.valid_summary(out, settings):

@@ -14,7 +14,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from ersac.config import SettingsError  # noqa: E402
 from ersac.envs.base import Discrete  # noqa: E402
 from ersac.envs.gym import check  # noqa: E402
-from ersac.envs.gym.check import check_env, findings  # noqa: E402
+from ersac.envs.gym.check import check_gym_env, findings  # noqa: E402
 from ersac.envs.gym.make import host_env  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -234,7 +234,7 @@ def test_fatal_findings_come_first_and_refuse():
         SettingsError,
         match=r"^reward must be one number, not None at step 1: return float\(reward\)$",
     ):
-        check_env(Both, told.append)
+        check_gym_env(Both, told.append)
     assert len(told) == 1
     assert "float64" in told[0]
 
@@ -246,7 +246,7 @@ def test_several_fatal_findings_are_one_line():
     with pytest.raises(
         SettingsError, match=r"^observation has shape .*; reward must be one number, [^;]*$"
     ):
-        check_env(Both, pytest.fail)
+        check_gym_env(Both, pytest.fail)
 
 
 def test_state_that_reset_leaves_as_it_is():
@@ -259,7 +259,7 @@ def test_state_that_reset_leaves_as_it_is():
 
 @pytest.mark.parametrize("make", IN_ORDER)
 def test_what_is_in_order_is_not_complained_of(make):
-    check_env(make, pytest.fail)
+    check_gym_env(make, pytest.fail)
 
 
 @pytest.mark.filterwarnings("ignore:step is deprecated")

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete
-from ersac.envs.gymnax import gymnax_env, served
+from ersac.envs.gymnax import convert_space, gymnax_env
 
 STEPS = 200
 
@@ -181,11 +181,11 @@ def test_every_one_can_be_built_or_is_refused_in_one_line(name):
 def test_what_is_unknown_or_not_served_is_refused_in_one_line():
     with pytest.raises(SettingsError, match="CartPole-v1"):
         gymnax_env("CartPol-v1", 1)
-    with pytest.raises(SettingsError, match="Odd has a space that is not served: Tuple"):
-        served("Odd", spaces.Tuple((spaces.Discrete(2),)))
+    with pytest.raises(SettingsError, match="Odd has a Tuple space, which is not supported"):
+        convert_space("Odd", spaces.Tuple((spaces.Discrete(2),)))
 
 
 def test_a_dictionary_is_one_vector():
-    assert served(
+    assert convert_space(
         "Two", spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 1, (2, 2))})
     ) == Box((5,))

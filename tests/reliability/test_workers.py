@@ -100,7 +100,7 @@ def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
         monkeypatch.setattr(workers, "ANSWER_SECONDS", 3.0)
         with pytest.raises(
             Resumable,
-            match=r"^faulty: a worker has not answered for 3 s: look for what its step or reset waits for$",
+            match=r"^faulty: a worker has not answered for 3 s: check what its step\(\) or reset\(\) waits",
         ):
             deque(map(env.step, np.zeros((2 * GOOD_STEPS, 2), np.int32)), maxlen=0)
     finally:

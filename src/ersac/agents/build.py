@@ -27,7 +27,7 @@ from ersac.algorithm.action_dist import make_action_dist
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.replay import Buffer
 from ersac.algorithm.risk import Risk
-from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, spec_of, states
+from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, cardinality, spec_of
 from ersac.nets import heads, layers, tables
 from ersac.types import Array, Tree
 from ersac.uncertainty.base import Uncertainty
@@ -70,7 +70,7 @@ def make_uncertainty(
                 if settings.shared_reward_heads
                 else parts.own_head(outputs)
             )
-            counted = states(observations) if parts.is_table else None
+            counted = cardinality(observations) if parts.is_table else None
             scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
             return reward_ensemble(
                 head,

@@ -1,6 +1,6 @@
-"""The seams between environments and loops: pure ones, which are stepped on the device, and those that live on the host.
+"""The interfaces of environments: `Env` is pure and stepped on the device, `HostEnv` on the host.
 
-No jax here: a worker process that steps environments has no use for it.
+No jax here: worker processes that step environments do not need it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 
 
 class Discrete(NamedTuple):
-    """Whole numbers from 0 to n - 1."""
+    """Integers from 0 to n - 1."""
 
     n: int
 
 
 class Box(NamedTuple):
-    """Arrays of one shape. Three axes are an image, whose last one is the channels; bytes are kept as bytes until a network sees them."""
+    """Arrays of one shape. Three axes are an image with the channels last.
+
+    Images of bytes stay bytes until they enter a network.
+    """
 
     shape: tuple[int, ...]
     is_bytes: bool = False
-    low: tuple[float, ...] = ()  # of actions: the bounds of each entry
+    low: tuple[float, ...] = ()  # of actions: the bounds of all entries, flattened
     high: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
-        """Numbers in one of them."""
+        """The number of entries of one array."""
         return math.prod(self.shape)
 
 
@@ -39,21 +42,25 @@ Space = Discrete | Box
 
 
 class Step(NamedTuple):
-    """What an environment answers.
+    """The result of one step of a pure environment.
 
-    Where a time limit cuts an episode, its last real step has discount 1 and leads to its true last observation. The step after it is a
-    fake one: whatever the action, reward 0, discount 0 and mask 0, and the next episode begins. Nothing past an adapter has to know.
+    Where a time limit truncates an episode, its last real step has discount 1 and leads to the
+    true last observation. The next step is fake: it ignores the action, has reward 0, discount 0
+    and mask 0, and starts the next episode. Only the environment's adapter handles truncation.
     """
 
     state: Tree
     reward: Array
-    discount: Array  # 0 where the MDP ended, or was begun anew; else 1
-    goal: Array  # bool; read where the episode ended: did it succeed?
+    discount: Array  # 0 where the episode terminated, and on a fake step; else 1
+    goal: Array  # bool; whether the episode succeeded, read where it ended
     mask: Array | float = 1.0  # 0 on a fake step
 
 
 class Env(NamedTuple):
-    """A pure environment. `env_params` is what stays fixed for its life and differs between seeds: arrays, made on the host."""
+    """A pure environment, as functions of arrays.
+
+    `env_params`: arrays that differ between seeds and never change, such as DeepSea's action map.
+    """
 
     name: str
     observations: Space
@@ -62,34 +69,30 @@ class Env(NamedTuple):
     reset: Callable[[Tree, Key], Tree]
     observe: Callable[[Tree, Tree], Array]
     step: Callable[[Tree, Tree, Array, Key], Step]
-    envs: int = 1  # copies of it that are acted in side by side
-    target: float | None = None  # the return from which on an episode reached its goal
-    unroll: int = 1  # steps in one turn of the acting loop; XLA makes one kernel of them, which may compute things many times over
+    envs: int = 1  # copies that are stepped in parallel
+    target: float | None = None  # an episode with at least this return reached its goal
+    unroll: int = 1  # steps in an iteration of the acting loop; XLA fuses them to one kernel
 
     @property
     def n_states(self) -> int:
-        """How many observations there are, where they are discrete."""
-        return states(self.observations)
+        """The number of discrete observations."""
+        return cardinality(self.observations)
 
     @property
     def n_actions(self) -> int:
-        """How many actions there are, where they are discrete."""
-        return states(self.actions)
+        """The number of discrete actions."""
+        return cardinality(self.actions)
 
 
 class HostStep(NamedTuple):
-    """What N environments on the host answer to N actions. A truncation is followed by a fake step, as in `Step`."""
+    """The result of one step of N host environments; truncation is handled as in `Step`."""
 
-    obs: (
-        np.ndarray
-    )  # [N, ...]   to be acted on next; the true last observation where a time limit cut
+    obs: np.ndarray  # [N, ...]           the next observation; the true last one at a truncation
     reward: np.ndarray  # [N] float32
-    discount: np.ndarray  # [N] float32   0 where the MDP ended, and on a fake step; else 1
+    discount: np.ndarray  # [N] float32   0 where the episode terminated, and on a fake step; else 1
     mask: np.ndarray  # [N] float32       0 on a fake step
-    ended: (
-        np.ndarray
-    )  # [N] bool         the episode's last real step: just once an episode, whatever ended it
-    goal: np.ndarray  # [N] bool          read where `ended`: did it succeed?
+    ended: np.ndarray  # [N] bool         the last real step of an episode, terminated or truncated
+    goal: np.ndarray  # [N] bool          whether the episode succeeded, read where `ended`
 
 
 class HostEnv(NamedTuple):
@@ -102,11 +105,11 @@ class HostEnv(NamedTuple):
     reset: Callable[[int], np.ndarray]  # seed -> the first observations [N, ...]
     step: Callable[[np.ndarray], HostStep]  # actions [N, ...]
     close: Callable[[], None]
-    target: float | None = None  # the return from which on an episode reached its goal
+    target: float | None = None  # an episode with at least this return reached its goal
 
 
 class Spec(NamedTuple):
-    """What an agent has to know of an environment: something that a compiled program can be found by."""
+    """What an agent needs to know of an environment; hashable, a key of compiled programs."""
 
     name: str
     observations: Space
@@ -119,7 +122,7 @@ def spec_of(env: Env | HostEnv | Spec) -> Spec:
     return Spec(env.name, env.observations, env.actions, env.envs)
 
 
-def states(space: Space) -> int:
-    """How many values a discrete space has."""
+def cardinality(space: Space) -> int:
+    """The number of values of a discrete space."""
     assert isinstance(space, Discrete), f"{space} is not discrete"
     return space.n

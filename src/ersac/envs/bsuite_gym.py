@@ -1,4 +1,4 @@
-"""bsuite's environments as Gymnasium's. Imported only where bsuite is installed, which is no dependency of ours."""
+"""bsuite environments as Gymnasium environments. bsuite is not a dependency of ersac."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class FromBsuite(gymnasium.Env[np.ndarray, int]):
-    """An environment of bsuite's, or any of dm_env with one array to observe and a choice of actions; the array is flattened."""
+    """A dm_env environment with an array observation, which is flattened, and discrete actions."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -28,25 +28,20 @@ class FromBsuite(gymnasium.Env[np.ndarray, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         super().reset(seed=seed)
         if seed is not None and hasattr(self.env, "_rng"):
-            self.env._rng = np.random.RandomState(
-                seed
-            )  # bsuite takes a seed only where it makes an environment
+            # bsuite takes a seed only when an environment is created.
+            self.env._rng = np.random.RandomState(seed)
         return self._flat(self.env.reset().observation), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Go on; an episode that ends with a discount above zero was cut, not ended."""
-        answer = self.env.step(int(action))
-        terminated = bool(answer.last() and answer.discount == 0)
-        return (
-            self._flat(answer.observation),
-            float(answer.reward),
-            terminated,
-            bool(answer.last() and not terminated),
-            {},
-        )
+        """Step; an episode that ends with a discount above zero is truncated, not terminated."""
+        timestep = self.env.step(int(action))
+        terminated = bool(timestep.last() and timestep.discount == 0)
+        truncated = bool(timestep.last() and not terminated)
+        obs = self._flat(timestep.observation)
+        return obs, float(timestep.reward), terminated, truncated, {}
 
     @staticmethod
     def _flat(observation: Any) -> np.ndarray:
@@ -55,10 +50,8 @@ class FromBsuite(gymnasium.Env[np.ndarray, int]):
 
 def load_bsuite(bsuite_id: str) -> FromBsuite:
     """The environment of a bsuite id, such as cartpole_swingup/0."""
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):  # it says on standard output what it loads
+    # bsuite prints what it loads.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         import bsuite
 

@@ -1,4 +1,7 @@
-"""DeepSea (Osband et al. 2019), exactly as bsuite 0.3.6 has it, in pure JAX with integer observations [f-DeepSea]."""
+"""DeepSea (Osband et al. 2019) in pure JAX with integer observations [f-DeepSea].
+
+Dynamics and rewards are those of bsuite 0.3.6.
+"""
 
 from typing import NamedTuple
 
@@ -9,14 +12,12 @@ from jax import numpy as jnp
 from ersac.envs.base import Discrete, Env, Step
 from ersac.types import Array, Key
 
-MOVE_COST = 0.01  # of a whole episode of right moves
-UNROLL = (
-    5  # a turn of the acting loop costs as much to organise as such a small step costs to compute
-)
+MOVE_COST = 0.01  # of an episode of right moves only
+UNROLL = 5  # a step is so small that the overhead of an iteration costs as much
 
 
 class DeepSeaState(NamedTuple):
-    """Where the diver is, and whether it ever turned left on the one path that leads to the treasure."""
+    """The cell, and whether a left move was made on the diagonal, which misses the treasure."""
 
     row: Array
     column: Array
@@ -24,15 +25,16 @@ class DeepSeaState(NamedTuple):
 
 
 def action_map(depth: int, mapping_seed: int) -> np.ndarray:
-    """Which action means 'right' in each cell [depth, depth]: bsuite's own draw, bit for bit."""
+    """The action that moves right in each cell [depth, depth], drawn exactly as in bsuite."""
     return np.random.RandomState(mapping_seed).binomial(1, 0.5, [depth, depth]).astype(np.int32)
 
 
 def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = None) -> Env:
-    """A depth x depth grid from whose top left corner only `depth` right moves in a row reach the treasure.
+    """A depth x depth grid: from the top left, only `depth` right moves reach the treasure.
 
-    An episode's `goal` is bsuite's 'not a bad episode': it never turned left on the diagonal. In the deterministic sea that is
-    the same as having reached the treasure; in the stochastic one a right move may slip, and a slip is not a mistake.
+    An episode's `goal` is that of bsuite: no left move on the diagonal. In the deterministic
+    version the treasure was then reached. In the stochastic version a right move fails at random,
+    which is not a left move.
     """
 
     def env_params(seed: int) -> np.ndarray:
@@ -64,12 +66,12 @@ def deep_sea(depth: int, stochastic: bool = False, mapping_seed: int | None = No
         )
 
     return Env(
-        f"deep-sea-{depth}",
-        Discrete(depth * depth),
-        Discrete(2),
-        env_params,
-        reset,
-        observe,
-        step,
+        name=f"deep-sea-{depth}",
+        observations=Discrete(depth * depth),
+        actions=Discrete(2),
+        env_params=env_params,
+        reset=reset,
+        observe=observe,
+        step=step,
         unroll=UNROLL,
     )

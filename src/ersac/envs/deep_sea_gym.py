@@ -1,4 +1,4 @@
-"""DeepSea for networks: bsuite's dynamics as a Gymnasium environment with one-hot observations."""
+"""DeepSea as a Gymnasium environment with one-hot observations, for networks."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from ersac.envs.deep_sea import MOVE_COST, action_map
 
 
 class OneHotDeepSea(gymnasium.Env[np.ndarray, int]):
-    """The deterministic DeepSea; `noise` entries of N(0, 1) that mean nothing may follow the one-hot cell."""
+    """Deterministic DeepSea; `noise` uninformative entries of N(0, 1) follow the one-hot cell."""
 
     def __init__(self, depth: int, seed: int, noise: int = 0) -> None:
         self.depth, self.noise = depth, noise
-        self.right = action_map(depth, seed)  # which action means right in each cell
+        self.right = action_map(depth, seed)  # the action that moves right in each cell
         cells, entries = np.ones(depth * depth, np.float32), np.full(noise, np.inf, np.float32)
         low, high = np.concatenate([0 * cells, -entries]), np.concatenate([cells, entries])
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
@@ -23,13 +23,13 @@ class OneHotDeepSea(gymnasium.Env[np.ndarray, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Dive from the top left corner."""
+        """Start in the top left corner."""
         super().reset(seed=seed)
         self.row = self.column = 0
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One row down, to the left or to the right."""
+        """Move one row down, and one column to the left or to the right."""
         moves_right = bool(action == self.right[self.row, self.column])
         treasure = moves_right and self.column == self.depth - 1  # tested before moving
         reward = float(treasure) - (MOVE_COST / self.depth if moves_right else 0.0)
@@ -41,10 +41,10 @@ class OneHotDeepSea(gymnasium.Env[np.ndarray, int]):
         return self._observation(), reward, ended, False, {"is_success": treasure} if ended else {}
 
     def _observation(self) -> np.ndarray:
-        """The cell as one-hot, or below the last row none, as in bsuite; then the noise, new at every step."""
-        seen = np.zeros(self.depth * self.depth + self.noise, np.float32)
+        """The one-hot cell, below the last row zeros as in bsuite, then noise, new at each step."""
+        obs = np.zeros(self.depth * self.depth + self.noise, np.float32)
         if self.row < self.depth:
-            seen[self.row * self.depth + self.column] = 1
+            obs[self.row * self.depth + self.column] = 1
         if self.noise:
-            seen[-self.noise :] = self.np_random.standard_normal(self.noise)
-        return seen
+            obs[-self.noise :] = self.np_random.standard_normal(self.noise)
+        return obs

@@ -1,4 +1,4 @@
-"""Any environment of gymnax, in the loop that DeepSea runs in."""
+"""gymnax environments as pure environments."""
 
 from typing import Any, NamedTuple
 
@@ -14,32 +14,30 @@ from ersac.types import Array, Key, Tree
 
 
 class GymnaxState(NamedTuple):
-    """An environment's own state, and what it showed of it."""
+    """The state of a gymnax environment, and its observation."""
 
     inner: Tree
     obs: Array
-    cut: Array  # bool   a time limit has cut the episode: the next step is a fake one
+    truncated: Array  # bool   the time limit was reached: the next step is a fake one
 
 
 def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
-    """The environment of that name with its default parameters."""
+    """The gymnax environment of that name with its default parameters."""
     if name not in gymnax.registered_envs:
         raise SettingsError(
             f"unknown gymnax environment {name}{suggest(name, gymnax.registered_envs)}"
         )
-    with jax.ensure_compile_time_eval():  # a loop may build it while it is being compiled itself
+    with jax.ensure_compile_time_eval():  # it may be created while a loop is traced
         try:
             env, params = gymnax.make(name)
-        except Exception as error:  # one of them downloads its data
+        except Exception as error:  # one environment downloads its data
             raise SettingsError(
                 f"{name} cannot be created: {' '.join(f'{type(error).__name__}: {error}'.split())}"
             ) from error
-        observations, actions = (
-            served(name, env.observation_space(params)),
-            served(name, env.action_space(params)),
-        )
+        observations = convert_space(name, env.observation_space(params))
+        actions = convert_space(name, env.action_space(params))
 
-    def shown(obs: Any) -> Array:
+    def encode(obs: Any) -> Array:
         if isinstance(observations, Discrete):
             return jnp.asarray(obs, jnp.int32).reshape(())
         flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(obs)])
@@ -47,33 +45,33 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
 
     def reset(env_params: Tree, key: Key) -> GymnaxState:
         obs, inner = env.reset_env(key, params)
-        return GymnaxState(inner, shown(obs), jnp.bool_(False))
+        return GymnaxState(inner, encode(obs), jnp.bool_(False))
 
     def step(env_params: Tree, state: GymnaxState, action: Array, key: Key) -> Step:
         obs, inner, reward, terminated, _ = env.step_env(key, state.inner, action, params)
         terminated = jnp.asarray(terminated, bool)
-        cut = env.is_truncated(inner, params) & ~terminated
-        real = ~state.cut
-        following = GymnaxState(inner, shown(obs), cut)
+        truncated = env.is_truncated(inner, params) & ~terminated
+        real = ~state.truncated
+        following = GymnaxState(inner, encode(obs), truncated)
         reward = jnp.where(real, jnp.asarray(reward, jnp.float32).reshape(()), 0.0)
         discount = jnp.where(real & ~terminated, 1.0, 0.0)
         return Step(following, reward, discount, jnp.bool_(False), jnp.where(real, 1.0, 0.0))
 
     return Env(
-        name,
-        observations,
-        actions,
-        lambda seed: (),
-        reset,
-        lambda env_params, state: state.obs,
-        step,
-        envs,
-        target,
+        name=name,
+        observations=observations,
+        actions=actions,
+        env_params=lambda seed: (),
+        reset=reset,
+        observe=lambda env_params, state: state.obs,
+        step=step,
+        envs=envs,
+        target=target,
     )
 
 
-def served(name: str, space: Any) -> Space:
-    """A space of gymnax as one of ours."""
+def convert_space(name: str, space: Any) -> Space:
+    """A gymnax space as one of ersac."""
     match space:
         case spaces.Discrete():
             return Discrete(int(space.n))
@@ -85,6 +83,6 @@ def served(name: str, space: Any) -> Space:
             low, high = (tuple(float(x) for x in bound) for bound in bounds)
             return Box(tuple(space.shape) or (1,), False, low, high)
         case spaces.Dict():
-            parts = [served(name, each) for each in space.spaces.values()]
+            parts = [convert_space(name, sub) for sub in space.spaces.values()]
             return Box((sum(1 if isinstance(part, Discrete) else part.size for part in parts),))
-    raise SettingsError(f"{name} has a space that is not served: {type(space).__name__}")
+    raise SettingsError(f"{name} has a {type(space).__name__} space, which is not supported")

@@ -1,4 +1,4 @@
-"""Settings to environments. No jax before a pure one is made."""
+"""Settings to environments. jax is imported only where a pure environment is created."""
 
 from collections.abc import Callable
 
@@ -6,32 +6,30 @@ from ersac import config
 from ersac.envs.base import Env, HostEnv
 from ersac.packages import require_package
 
-EXTRAS = {
-    config.Gymnax: ("gymnax", "gymnax"),
-    config.Gym: ("gymnasium", "gym"),
-}  # the package of a kind, and the extra that has it
+# The package that the settings' class needs, and the extra of ersac that installs it.
+EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}
 
 
 def require_env_package(settings: config.Environment) -> None:
-    """SettingsError where an environment's package is missing."""
+    """SettingsError where the package of an environment is missing."""
     if type(settings) in EXTRAS:
         require_package(config.env_name(settings), *EXTRAS[type(settings)])
 
 
-def check_fits(settings: config.Environment, tell: Callable[[str], None]) -> None:
-    """SettingsError where an environment's package is missing, or random play finds it broken; what else it finds is told."""
+def check_env(settings: config.Environment, on_warning: Callable[[str], None]) -> None:
+    """SettingsError where an environment cannot be trained on; `on_warning` gets the rest."""
     require_env_package(settings)
     if isinstance(settings, config.Gymnax):
         make_env(settings)
     if isinstance(settings, config.Gym):
-        from ersac.envs.gym.check import check_env
+        from ersac.envs.gym.check import check_gym_env
         from ersac.envs.gym.make import env_factory
 
-        check_env(settings.make or env_factory(settings.id), tell)
+        check_gym_env(settings.make or env_factory(settings.id), on_warning)
 
 
 def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
-    """The pure environment that some settings describe."""
+    """The pure environment that the settings describe."""
     match settings:
         case config.DeepSea(depth, stochastic, mapping_seed):
             from ersac.envs.deep_sea import deep_sea
@@ -44,7 +42,7 @@ def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
 
 
 def make_host_env(settings: config.Gym) -> HostEnv:
-    """The environments on the host that some settings describe."""
+    """The environments on the host that the settings describe."""
     from ersac.envs.gym.make import env_factory, host_env, reward_threshold  # an extra
 
     make = settings.make or env_factory(settings.id)

@@ -1,4 +1,4 @@
-"""The codec of a policy: one raw observation in, one raw action out. A saved policy stores it as JSON."""
+"""How one observation is encoded for an agent, and its action decoded for the environment."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ersac.policy.video import make_single_env
 
 
 class SpaceCodec(NamedTuple):
-    """How an environment's observations are encoded for the agent, and the agent's actions decoded."""
+    """Encodes observations for the agent, and decodes the agent's actions."""
 
     spec: Spec
     spaces: dict[str, Any]  # the spaces as JSON data

@@ -56,7 +56,7 @@ class Policy:
         return self._trained.seed
 
     def reset(self) -> None:
-        """Start an episode. Needed with stacked frames, and if a member acts for a whole episode."""
+        """Start an episode. Needed with stacked frames and with one ensemble member per episode."""
         self._window: np.ndarray | None = None
         self._episode_state: Tree = None
 
@@ -98,7 +98,7 @@ class Policy:
 
 
 def encode_observation(trained: TrainedAgent, obs: Any) -> np.ndarray:
-    """A raw observation as the agent's [1, ...]; SettingsError where the space does not contain it."""
+    """A raw observation, encoded [1, ...]; SettingsError where its space does not contain it."""
     space = trained.codec.spec.observations
     wrong = (
         f"{config.short_repr(obs)} is not an observation of {config.env_name(trained.settings.env)}"

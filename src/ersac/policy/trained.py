@@ -1,4 +1,4 @@
-"""A trained agent: one seed's learner with the codec of its environment, and how it acts in batches."""
+"""A trained agent: one seed's learner, ready to act on batches of observations."""
 
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def trained_from_run(directory: Path, settings: Experiment, seed: int) -> Traine
 
 
 def require_stored_settings(settings: Experiment) -> None:
-    """SettingsError where a file has only the name of a torso or an estimator: it was a Python object."""
+    """SettingsError where the torso or the estimator is a Python object, stored as its name."""
     for path, _, value in config.leaves(settings):
         if path[-1] in ("torso", "estimator") and isinstance(value, str):
             raise SettingsError(

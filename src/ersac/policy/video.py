@@ -1,4 +1,4 @@
-"""Episodes as a video, rendered by a Gymnasium environment. No jax here: checks run before its import."""
+"""Videos of episodes, rendered by a Gymnasium environment. No jax here."""
 
 import inspect
 import io
@@ -44,7 +44,7 @@ VIDEO_FORMATS = {
 
 
 def check_video(env: config.Environment, path: Path | None) -> None:
-    """SettingsError where a video of this environment cannot be written to `path`; None is no video.
+    """SettingsError where a video of this environment cannot be written; no path is no video.
 
     Whether an environment can be rendered is known only after it was created.
     """
@@ -54,7 +54,8 @@ def check_video(env: config.Environment, path: Path | None) -> None:
     disk.require_new(path)
     if not env.on_host:
         raise SettingsError(
-            f"{config.env_name(env)} cannot be rendered: a video needs a Gymnasium environment, gym:ID"
+            f"{config.env_name(env)} cannot be rendered: "
+            "a video needs a Gymnasium environment, gym:ID"
         )
     for package in packages:
         require_package("a video", package, "gym")
@@ -62,7 +63,7 @@ def check_video(env: config.Environment, path: Path | None) -> None:
 
 
 def require_env_factory(env: config.Gym) -> None:
-    """SettingsError where a file has only the name of a Python function that creates environments."""
+    """SettingsError where the environment's factory is a Python function, stored as its name."""
     if isinstance(env.make, str):
         raise SettingsError(
             f"{env.id} is created by a Python function, which is not stored: call "

@@ -85,7 +85,7 @@ class Answer(NamedTuple):
     meddled: bool = False  # the action has
 
 
-def check_env(make: Callable[[], gymnasium.Env], tell: Callable[[str], None]) -> None:
+def check_gym_env(make: Callable[[], gymnasium.Env], tell: Callable[[str], None]) -> None:
     """SettingsError with all that makes an environment unfit for training; whatever else is worth knowing is told."""
     found = findings(make)
     for finding in found:

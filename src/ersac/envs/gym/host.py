@@ -1,7 +1,7 @@
 """N Gymnasium environments stepped together in this process.
 
-As in Gymnasium's vector environments, an environment is reset on the step after an episode's last one,
-whatever ended it: that step is the fake one of `HostStep`.
+As in Gymnasium's vector environments, an environment is reset on the step after an episode's last
+one, terminated or truncated: that step is the fake one of `HostStep`.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ EnvFactory = Callable[[], gymnasium.Env]
 def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostEnv:
     """N environments in this process, stepped one after the other.
 
-    Gymnasium's SyncVectorEnv is not used: a third of its time for a step of a few CartPoles is overhead.
+    Gymnasium's SyncVectorEnv is not used: with a few CartPoles a third of its time is overhead.
     """
     try:
         instances = [make() for _ in range(envs)]

@@ -22,8 +22,8 @@ from ersac.packages import require_package
 def env_factory(name: str, **options: Any) -> EnvFactory:
     """The function that creates the environment of a Gymnasium id; `options` go to gymnasium.make.
 
-    A module before the id ('package.module:Id-v0') is imported first. MiniGrid and BabyAI ids import
-    minigrid, and their observations are encoded by `minigrid.symbolic`.
+    A module before the id ('package.module:Id-v0') is imported first. MiniGrid and BabyAI ids
+    import minigrid, and their observations are encoded by `minigrid.symbolic`.
     """
     module, _, env_id = name.rpartition(":")
     is_grid = env_id.startswith(minigrid.ID_PREFIXES)

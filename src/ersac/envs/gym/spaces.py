@@ -1,6 +1,6 @@
-"""Gymnasium spaces: encoding observations, decoding actions, stacking frames, and JSON. No jax here.
+"""Gymnasium spaces: encode observations, decode actions, stack frames, read and write JSON.
 
-A saved policy stores its spaces as JSON, so that it can be loaded without its environment.
+A saved policy stores its spaces as JSON, so that it is loaded without its environment. No jax here.
 """
 
 import math
@@ -45,8 +45,8 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
     vector = _vector_codec(space)
     if vector is None:
         raise SettingsError(
-            f"observation space {space} is not supported: wrap the environment so that it is a Box, "
-            "Discrete, MultiDiscrete or MultiBinary space, or a Dict or Tuple of them"
+            f"observation space {space} is not supported: wrap the environment so that it is Box, "
+            "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
         )
     return Box((vector.size,)), vector.encode
 
@@ -73,8 +73,8 @@ def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], 
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             if not np.isfinite(low + high).all():
                 raise SettingsError(
-                    f"action space {space} has no finite bounds: wrap the environment so that low and "
-                    "high are finite"
+                    f"action space {space} has no finite bounds: wrap the environment so that "
+                    "low and high are finite"
                 )
             reshape = lambda actions: list(
                 actions.reshape(len(actions), *space.shape).astype(space.dtype)
@@ -93,7 +93,7 @@ class FrameStack(NamedTuple):
 
 
 def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
-    """Stacks of `frames` observations of the space `single`; an episode starts with copies of one."""
+    """Stacks of `frames` observations; an episode starts with copies of its first one."""
     if frames == 1:
         return FrameStack(single, reset=lambda obs: obs, push=lambda window, obs, starts: obs)
     if isinstance(single, Discrete):
@@ -199,7 +199,7 @@ class _VectorCodec(NamedTuple):
 
 
 def _vector_codec(space: gymnasium.Space) -> _VectorCodec | None:
-    """Integers become one-hot, arrays are flattened, images divided by 255; None for other spaces."""
+    """One-hot integers, flattened arrays, images divided by 255; None for other spaces."""
     flatten = lambda obs: obs.reshape(len(obs), -1).astype(np.float32)
     match space:
         case spaces.Discrete():
@@ -219,7 +219,7 @@ def _vector_codec(space: gymnasium.Space) -> _VectorCodec | None:
 
 
 def _one_hot_codec(n: np.ndarray, start: np.ndarray) -> _VectorCodec:
-    """Integers [N, entries] as concatenated one-hot vectors; entry i has n[i] values from start[i]."""
+    """One-hot vectors of integers [N, entries]; entry i has n[i] values from start[i]."""
     size = int(n.sum())
     offset = np.cumsum(n) - n - start  # position of the value 0 of each entry
 

@@ -48,10 +48,10 @@ class _WorkerSpec(NamedTuple):
 def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int) -> HostEnv:
     """N environments shared among worker processes, which write observations to shared memory.
 
-    Gymnasium's AsyncVectorEnv is not used: it starts a process for every environment, and cannot share
-    the memory of spaces such as MiniGrid's.
+    Gymnasium's AsyncVectorEnv is not used: it starts a process for every environment, and cannot
+    share the memory of spaces such as MiniGrid's.
     """
-    # One environment here: an error is raised in this process, and the spaces give the buffer's size.
+    # One environment here first: its errors are raised here, and its spaces size the buffer.
     one = in_process_env(make, name, 1, frames)
     one.close()
     shape, dtype = _array_spec(one.observations)
@@ -86,7 +86,7 @@ def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int
         atexit.unregister(close)
         _stop_workers(started)
 
-    # Registered after multiprocessing's exit handler, so run before it: that one would wait for ever.
+    # Registered last, so called before multiprocessing's handler, which would wait for ever.
     atexit.register(close)
     return HostEnv(name, one.observations, one.actions, envs, reset, step, close)
 
@@ -154,7 +154,8 @@ def _receive(name: str, process: BaseProcess, pipe: Connection) -> Any:
         if not pipe.poll(ANSWER_SECONDS):
             process.kill()
             raise Resumable(
-                f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: look for what its step or reset waits for"
+                f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: "
+                "check what its step() or reset() waits for"
             )
         answer = pipe.recv()
     except (EOFError, OSError) as error:
