@@ -1,4 +1,4 @@
-"""The commands: a dataclass of options and a function each. jax is imported once options are checked."""
+"""The commands, each a dataclass of options and a function; jax is imported after the checks."""
 
 import importlib
 import json
@@ -56,7 +56,7 @@ class TrainOptions:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Continue a run from its last valid checkpoint, with the same results as if it had not stopped."""
+    """Continue a run from its last valid checkpoint; results are as if it had never stopped."""
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
     """Run directory."""
@@ -142,7 +142,7 @@ class RunsOptions:
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """Compare the first agent in each environment with every other one, after equally many steps."""
+    """Compare the first agent of each environment with the others, after equally many steps."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run directories and packs; runs of one agent in one environment are pooled."""
@@ -164,7 +164,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class TheoryOptions:
-    """Tabular experiments: Bayesian regret against its bound, its decomposition, and optimal tau."""
+    """Tabular experiments: Bayesian regret and its bound, its decomposition, the optimal tau."""
 
     settings: TheoryRegret = field(default_factory=TheoryRegret)
     out: Path | None = None

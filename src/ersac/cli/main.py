@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import textwrap
 from collections.abc import Callable
 
 from ersac import __version__, config
@@ -14,18 +15,18 @@ USAGE = """usage: ersac COMMAND ...
   ersac train ENV [--agent NAME --seeds N ...]      train an agent; results go to runs/
   ersac resume RUN [--episodes N --exact ...]       continue a run from its last checkpoint
   ersac eval RUN [--episodes N --video FILE ...]    evaluate a trained policy
-  ersac sweep NAME [--scale smoke|desk|paper ...]   run a sweep, or finish one; without NAME: list them
-  ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper; without LABEL: list them
+  ersac sweep NAME [--scale smoke|desk|paper ...]   run or finish a sweep, or list them
+  ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper, or list them
   ersac runs [DIR]                                  list runs and sweeps with their status
   ersac compare PATH [PATH ...]                     compare agents: returns with 95 % intervals
-  ersac export RUN [RUN ...] --to FILE              write episodes, metrics or seeds to CSV or Parquet
+  ersac export RUN [RUN ...] --to FILE              write records to CSV or Parquet
   ersac theory [deep-sea] [--depth N ...]           tabular experiments: regret and its bound
   ersac bench [--quick --json ...]                  measure speed
   ersac --version                                   print the version
 
 `ersac COMMAND --help` lists the options of a command, `ersac train ENV --help` those of an agent.
 
-environments: {environments}
+environments: deep-sea, gymnax:ID, gym:ID (for example gym:CartPole-v1)
 agents:       {agents}
 """
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -62,8 +63,8 @@ def dispatch(argv: list[str]) -> int:
     """Run the command that the first argument names, and return its exit code."""
     match argv:
         case [] | ["-h" | "--help", *_] | ["train"] | ["train", "-h" | "--help"]:
-            environments = "deep-sea, gymnax:ID, gym:ID (for example gym:CartPole-v1)"
-            print(USAGE.format(environments=environments, agents=", ".join(PRESETS)), end="")
+            agents = textwrap.fill(", ".join(PRESETS), 80, break_on_hyphens=False)
+            print(USAGE.format(agents=agents.replace("\n", "\n" + 14 * " ")), end="")
             return exits.OK
         case ["--version"]:
             print(f"ersac {__version__}")

@@ -1,4 +1,4 @@
-"""Settings of the agents: attitude to risk, uncertainty estimator, replay, network, optimisation."""
+"""Settings of the agents: risk attitude, uncertainty estimator, replay, network, optimiser."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,13 +24,13 @@ class Seeking:
     """Epistemic risk-seeking: bonus sigma2 / (2 tau), entropy weight tau."""
 
     tau0: Tau = 0.1
-    """Risk parameter at the start."""
+    """Initial risk parameter tau, in units of reward."""
     tau_learning_rate: Rate = 4e-2
-    """Adam step of log tau, the game's second player."""
+    """Adam learning rate of log tau."""
     tau_min: Tau = 1e-3
-    """Tau is played down to this. Where all that is visited is known it would go to zero, and the policy would freeze as it is."""
+    """Lower bound of tau, which would otherwise go to 0 as sigma vanishes."""
     learn_tau: bool = True
-    """Play tau; without it tau stays at tau0."""
+    """Learn tau by gradient descent on the payoff; otherwise it stays at --tau0."""
 
 
 @dataclass(frozen=True)
@@ -38,49 +38,51 @@ class Neutral:
     """Risk-neutral: no bonus, a fixed entropy weight."""
 
     alpha: Alpha = 0.01
-    """Entropy weight."""
+    """Weight of the entropy in the policy's objective."""
 
 
 @dataclass(frozen=True)
 class Optimist:
-    """Simple optimism: bonus mu sigma, a fixed entropy weight."""
+    """Optimism: bonus mu sigma, a fixed entropy weight."""
 
     mu: Mu = 3.0
-    """Weight of sigma in the reward."""
+    """Weight of the bonus sigma in the reward."""
     alpha: Alpha = 0.01
-    """Entropy weight."""
+    """Weight of the entropy in the policy's objective."""
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Reward heads with randomised priors; sigma2 is their variance."""
+    """Reward ensemble with randomised priors; sigma2 is the variance of its predictions."""
 
     members: Annotated[int, Range(2, 1000)] = 10
-    """Reward heads."""
+    """Number of reward models in the ensemble."""
     prior_scale: Scale = 0.05
-    """Standard deviation of a member's prior at a state it has never seen."""
+    """Standard deviation of the members' prior predictions, in units of reward."""
     sigma_scale: Scale = 1.0
-    """Factor on sigma."""
+    """Factor by which sigma is multiplied."""
     reward_rate: Fraction = 0.05
-    """Share of its error that a member corrects at each visit."""
+    """Fraction of its prediction error that a member corrects per visit (0 to 1)."""
     shared_reward_heads: bool = False
-    """Members also read, and train, the layers of policy and critic: the paper's auxiliary task. Else each is a table beside its prior."""
+    """Train the members on the layers of policy and critic too, the paper's auxiliary task;
+    otherwise they are separate from them."""
     noise_variance: Annotated[float, Range(0, 100)] | None = None
-    """Variance of the noise stored with each step and added to the members' reward targets; none on-policy."""
+    """Variance of the noise added to the members' reward targets, fixed for each stored step;
+    by default no noise."""
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Members that are samples of the Gaussian posterior, in closed form; sigma2 is their variance."""
+    """Samples of the exact Gaussian posterior over rewards; sigma2 is their variance."""
 
     members: Annotated[int, Range(2, 1000)] = 10
-    """Samples."""
+    """Number of posterior samples."""
     prior_scale: Scale = 0.1
-    """Standard deviation of a member at a pair that was never tried."""
+    """Prior standard deviation of the reward of a state-action pair."""
     noise_variance: Annotated[float, Range(0, 100)] = 1e-5
-    """Variance of the noise that goes with each step: what one visit tells is worth its inverse."""
+    """Variance of the reward noise that the posterior assumes; smaller: sigma falls faster."""
     sigma_scale: Scale = 1.0
-    """Factor on sigma."""
+    """Factor by which sigma is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Counts:
     """Visit counts; sigma2 is sigma_scale^2 / n(s, a)."""
 
     sigma_scale: Scale = 0.1
-    """Sigma of a pair tried once."""
+    """Sigma of a state-action pair after one visit."""
 
 
 @dataclass(frozen=True)
@@ -96,46 +98,47 @@ class Rnd:
     """Random network distillation; sigma2 is the error on a fixed random network."""
 
     outputs: Annotated[int, Range(1, 4_096)] = 16
-    """Random targets of each action."""
+    """Outputs of the random target network per action."""
     predictor_rate: Fraction = 0.3
-    """Share of its error that the predictor corrects at each visit."""
+    """Fraction of its error that the predictor corrects per visit (0 to 1)."""
     sigma_scale: Scale = 0.015
-    """Sigma of what was never seen."""
+    """Initial sigma, that of an observation never visited."""
 
 
 @dataclass(frozen=True)
 class HashedCounts:
-    """Visit counts of vectors by the signs of random projections; sigma2 is sigma_scale^2 / (1 + n(code, a))."""
+    """Visit counts of hashed vectors (signs of random projections);
+    sigma2 is sigma_scale^2 / (1 + n(code, a))."""
 
     bits: Annotated[int, Range(1, 22)] = 16
-    """Random projections, whose signs are an observation's code."""
+    """Bits of the hash code, each the sign of a random projection of the observation."""
     sigma_scale: Scale = 0.015
-    """Sigma of a code that was never tried."""
+    """Sigma of a code and action never visited."""
 
 
 @dataclass(frozen=True)
 class BayesianLinear:
-    """Bayesian linear regression of the reward on random features of vectors; sigma2 is its posterior variance."""
+    """Bayesian linear regression on random features; sigma2 is its posterior variance."""
 
     features: Annotated[int, Range(1, 4_096)] = 256
-    """Random features."""
+    """Number of random features of an observation."""
     prior_scale: Scale = 0.05
-    """Prior standard deviation of the reward at every observation."""
+    """Prior standard deviation of the reward."""
     noise_variance: Annotated[float, Range(0, 100)] = 2.5e-4
-    """Variance of the reward's noise: what one visit tells is worth its inverse."""
+    """Variance of the reward noise that the regression assumes; smaller: sigma falls faster."""
     sigma_scale: Scale = 0.3
-    """Factor on sigma."""
+    """Factor by which sigma is multiplied."""
 
 
 @dataclass(frozen=True)
 class CustomEstimator:
-    """An estimator of your own, from Python: see docs/your-estimator.md."""
+    """An estimator given from Python: see docs/your-estimator.md."""
 
     name: Annotated[str, tyro.conf.Suppress] = ""
     estimator: Annotated[
         Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress
     ] = None
-    """The environment's specification and how many actions it counts -> ersac.uncertainty.base.Uncertainty."""
+    """Function (spec, number of actions) -> ersac.uncertainty.base.Uncertainty."""
 
 
 Estimator = Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator
@@ -143,43 +146,37 @@ Estimator = Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd 
 
 @dataclass(frozen=True)
 class OnPolicy:
-    """On-policy: every rollout is learned from when it is new, and not kept."""
+    """On-policy learning: every rollout is used when it is new, and then dropped."""
 
     passes: Annotated[int, Range(1, 1000)] = 1
-    """Passes over the new rollouts of all environments."""
+    """Passes over the newest rollouts (epochs)."""
     minibatch: Annotated[int, Range(1, 65_536)] | None = None
-    """Rollouts in an update, at most; by default those of all environments."""
+    """Rollouts per update; by default those of all environments."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Whole rollouts are kept with their noise, and drawn again by priority."""
+    """Prioritised replay of whole rollouts, stored with their noise."""
 
     capacity: Annotated[int, Range(1, 10**7)] = 10_000
-    """Rollouts that are kept; a new one takes the place of the oldest."""
+    """Rollouts in the replay buffer."""
     batch: Annotated[int, Range(1, 65_536)] = 16
-    """Rollouts in an update."""
+    """Rollouts per update."""
     updates: Annotated[int, Range(1, 10_000)] = 2
-    """Updates after each rollout."""
+    """Updates after each new rollout."""
     offline_fraction: Fraction = 0.97
-    """Share of the rollouts learned from that are drawn from those kept; the others are the newest one."""
+    """Fraction of the rollouts in an update drawn from replay; the others are the newest one."""
     priority_exponent: Weight = 1.0
-    """Rollouts are drawn in proportion to their mean absolute error to this power."""
+    """Rollouts are drawn in proportion to their mean absolute TD error to this power."""
 
 
 @dataclass(frozen=True)
 class ActorCritic:
-    """The actor-critic learner: what a rollout is, and how it is learned from."""
+    """The actor-critic agent."""
 
-    METRICS: ClassVar = (
-        "tau",
-        "entropy",
-        "sigma2",
-    )  # what it says of itself that is kept and shown
-    STEPS_PER_SECOND: ClassVar = (
-        50_000  # of all seeds together: what any machine can be trusted with
-    )
-    MAX_CHUNK: ClassVar = 100  # rollouts that are plenty for a compiled call
+    METRICS: ClassVar = ("tau", "entropy", "sigma2")  # recorded and shown during training
+    STEPS_PER_SECOND: ClassVar = 50_000  # of all seeds together, on a slow machine
+    MAX_CHUNK: ClassVar = 100  # rollouts per compiled call
 
     risk: Seeking | Neutral | Optimist = Seeking()
     uncertainty: (
@@ -187,95 +184,97 @@ class ActorCritic:
     ) = Ensemble()
     buffer: OnPolicy | Replay = OnPolicy()
     first_visit: bool = False
-    """Count sigma only where an observation is met for the first time in its episode, as far as the rollout shows it: for layouts that are
-    new in every episode. Takes longer rollouts."""
+    """Give a bonus only to the first visit of an observation within an episode's rollout;
+    for environments whose layout changes between episodes, with long rollouts."""
     critic: Literal["sampled", "expected-bonus", "all-actions"] = "sampled"
-    """What estimates K: sampled, Algorithm 1's, from the action taken; expected-bonus, the same with the mean bonus over actions;
-    all-actions, K of every action, with which the policy follows the natural gradient."""
+    """Critic: sampled (Algorithm 1: K of the action taken), expected-bonus (the same with
+    the bonus averaged over actions) or all-actions (K of every action, natural policy gradient)."""
     rollout: Annotated[int, Range(1, 10_000)] = 50
-    """Steps between updates."""
+    """Environment steps between updates, per environment."""
     gamma: Fraction = 0.998
-    """Discount."""
+    """Discount factor (0 to 1)."""
     lam: Annotated[Fraction, tyro.conf.arg(name="lambda")] = 0.8
-    """TD(lambda) and V-trace mixing."""
+    """Lambda of V-trace targets (0: one-step TD, 1: Monte Carlo)."""
     network: Literal["mlp", "table"] = "table"
-    """mlp: policy, value and uncertainty each have a network, whose first layer is looked up where observations are integers; images have
-    filters. table: every integer observation has a row of its own in every head; arrays have networks that Adam trains."""
+    """mlp: policy, critic and estimator have a network each; table: they have a row of parameters
+    for every integer observation."""
     hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (64, 64)
-    """Widths of the layers; the first is looked up where observations are integers."""
+    """Widths of the hidden layers of policy and critic."""
     estimator_hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (256,)
-    """Widths of the layers of the uncertainty's network."""
+    """Widths of the hidden layers of the uncertainty estimator."""
     upper_percent: Annotated[int, Range(1, 99)] = 10
-    """Percent of a correction that is made above the first layer, by what observations share. A whole number, which is static: who only
-    acts knows it without being told the numbers."""
+    """With --network mlp, percentage of a correction made above the first layer: more generalises
+    more between observations (1 to 99)."""
     torso: Annotated[Any, Callables("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
-    """A flax module instead of those layers, from Python only."""
+    """A flax module that replaces the hidden layers, from Python only."""
     learning_rate: Rate = 5e-4
-    """Adam step of what states share: the layers and the rows of the first one."""
+    """Adam learning rate of layers without a rate per visit (--network table, flax torsos)."""
     b1: Decay = 0.9
-    """Adam's first decay."""
+    """Adam's decay of the first moment."""
     b2: Decay = 0.999
-    """Adam's second decay."""
+    """Adam's decay of the second moment."""
     policy_rate: Annotated[float, Range(0, 100)] = 0.06
-    """Step per visit of a state's logits, in units of the advantage over its scale."""
+    """Step size of the logits per visit, for an advantage equal to the advantage scale."""
     value_rate: Fraction = 0.15
-    """Share of its error that a state's value corrects at each visit."""
+    """Fraction of its error that the critic corrects per visit (0 to 1)."""
     advantage_limit: Annotated[float, Range(0, 1e9, above=True)] = 10.0
-    """Advantages are clipped at this many entropy weights, or spreads."""
+    """Clip advantages to this multiple of the advantage scale, which is the entropy weight
+    or, with --normalise-advantages, at least a share of their RMS."""
     normalise_advantages: bool = False
-    """Divide advantages by a share of their root mean square wherever that is above the entropy weight, before they are clipped."""
+    """Divide advantages by max(entropy weight, --spread-share times their RMS) before clipping."""
     spread_share: Annotated[float, Range(0, 1)] = 1.0
-    """With --normalise-advantages, the least scale of advantages as a share of their root mean square."""
+    """With --normalise-advantages, fraction of the RMS below which the scale does not fall."""
     spread_decay: Decay = 0.0
-    """With --normalise-advantages, the decay of a running mean square; the scale follows the larger of it and the batch's."""
+    """With --normalise-advantages, decay of the running RMS (0: the RMS of the batch only)."""
     credit_early_ends: bool = False
-    """An episode that terminates early is credited the mean bonus and entropy of the steps that it forgoes, up to the longest episode so
-    far. Else a goal that ends an episode forfeits them, which may be worth more than the goal."""
+    """Add the mean bonus and entropy of the steps an episode misses when it terminates early,
+    so that reaching a goal that ends the episode does not lose them."""
     max_logit_gap: Annotated[int, Range(1, 1000)] | None = None
-    """The largest difference between two logits of a state, so that no probability vanishes; by default unlimited."""
+    """Largest difference between two logits of a state, which keeps probabilities above 0;
+    by default no limit."""
     value_weight: Weight = 0.5
     """Weight of the critic's gradient in the shared layers."""
     reward_weight: Weight = 1.0
-    """Weight of the reward heads' gradient in the shared layers, where heads share them."""
+    """With --shared-reward-heads, weight of the reward gradient in the shared layers."""
 
 
 @dataclass(frozen=True)
 class BootDQN:
-    """Bootstrapped DQN with randomised priors, with the settings of bsuite and ten members."""
+    """Bootstrapped DQN with randomised priors: bsuite's settings, with ten members."""
 
     METRICS: ClassVar = ("value", "loss", "sigma2")
     STEPS_PER_SECOND: ClassVar = 500
     MAX_CHUNK: ClassVar = 1000
 
     members: Annotated[int, Range(2, 1000)] = 10
-    """Q-networks; one of them acts through an episode."""
+    """Number of Q-networks; one of them, drawn at random, acts for an episode."""
     rollout: Annotated[int, Range(1, 10_000)] = 1
-    """Steps between updates, of which there are then as many as environments."""
+    """Environment steps between updates; there are then as many updates as environments."""
     gamma: Fraction = 0.99
-    """Discount."""
+    """Discount factor (0 to 1)."""
     hidden: tuple[Annotated[int, Range(1, 65_536)], ...] = (50, 50)
-    """Widths of each member's layers; the first is a table of rows where observations are integers."""
+    """Widths of the hidden layers of each Q-network."""
     learning_rate: Rate = 1e-3
-    """Adam step."""
+    """Adam learning rate."""
     b1: Decay = 0.9
-    """Adam's first decay."""
+    """Adam's decay of the first moment."""
     b2: Decay = 0.999
-    """Adam's second decay."""
+    """Adam's decay of the second moment."""
     batch: Annotated[int, Range(1, 65_536)] = 128
-    """Transitions drawn from the replay for each update."""
+    """Transitions per update."""
     replay: Annotated[int, Range(1, 10**7)] = 10_000
-    """Transitions that are remembered; a new one takes the place of the oldest."""
+    """Transitions in the replay buffer."""
     least_replay: Annotated[int, Range(1, 10**7)] = 128
-    """Transitions before the first update."""
+    """Transitions in the replay buffer before the first update."""
     target_period: Annotated[int, Range(1, 10**6)] = 4
-    """Updates between refreshes of the target nets."""
+    """Updates between copies of the parameters to the target networks."""
     mask_share: Fraction = 0.5
-    """Probability that a member learns from a transition at all."""
+    """Probability that a member learns from a given transition (0 to 1)."""
     prior_scale: Scale = 3.0
-    """Factor on the priors, which are networks like those that are trained."""
+    """Factor by which the outputs of the prior networks are multiplied."""
     noise_variance: Annotated[float, Range(0, 100)] | None = None
-    """Variance of the noise stored with each transition and added to the members' rewards, in the
-    environment's units; none in bsuite."""
+    """Variance of the noise added to the members' rewards, fixed for each stored transition;
+    by default no noise, as in bsuite."""
 
 
 UNCERTAINTIES: dict[str, type[Estimator]] = {

@@ -11,37 +11,37 @@ from ersac.config.fields import Callables, Range, SettingsError, override, pick,
 
 @dataclass(frozen=True)
 class Normalise:
-    """In whose units the learner sees an environment: the environment's, or those of what was seen so far."""
+    """Normalisation of observations and rewards by running statistics."""
 
     normalise: bool = True
-    """Observations less their running mean, over their running standard deviation; images of bytes are divided by 255 in any case."""
+    """Normalise observations by running mean and standard deviation; images are divided by 255."""
     scale_rewards: bool = True
-    """Rewards over the largest discounted return so far, so that returns are at most about one."""
+    """Divide rewards by the largest absolute discounted return so far."""
 
 
 NO_NORMALISATION = Normalise(normalise=False, scale_rewards=False)
 
 
-# Traits of an environment are class attributes and properties, so they are no settings.
-# mypy tells the three classes apart by those that are Literal or None.
+# Traits of an environment are class attributes or properties, not fields: they are not settings.
+# Those of type Literal or None let mypy tell the three classes apart.
 @dataclass(frozen=True)
 class DeepSea:
-    """DeepSea, exactly as bsuite has it."""
+    """DeepSea with the dynamics and rewards of bsuite."""
 
-    STEPS_PER_SECOND: ClassVar = math.inf  # the learner decides
-    id: ClassVar = ""  # there is one only
+    STEPS_PER_SECOND: ClassVar = math.inf  # learning takes the time
+    id: ClassVar = ""  # there is only one DeepSea
     envs: ClassVar = 1
     normalisation: ClassVar = NO_NORMALISATION
     on_host: ClassVar[Literal[False]] = False  # it runs on the device, inside the compiled loop
-    has_maps: ClassVar[Literal[True]] = True  # a value for each cell of a grid can be drawn
-    reports_returns: ClassVar = False  # whether the goal was reached says all
+    has_maps: ClassVar[Literal[True]] = True  # values can be drawn on its grid
+    reports_returns: ClassVar = False  # goals are reported instead
 
     depth: Annotated[int, Range(1, 1000)] = 20
-    """Rows and columns of the grid; an episode has this many steps."""
+    """Rows and columns of the grid, and steps of an episode (1 to 1000)."""
     stochastic: bool = False
-    """Right moves slip with probability 1 / depth, and the two end cells of the last row pay noise."""
+    """Moves to the right fail with probability 1 / depth; the last row's end cells pay noise."""
     mapping_seed: Annotated[int, Range(0, 2**32 - 1)] | None = None
-    """Seed of the map from actions to left and right; by default each run's own seed (bsuite's sweep uses 42)."""
+    """Seed of the action mapping (which action is 'right' in a cell); default: the run's seed."""
 
     @property
     def episode_length(self) -> int:
@@ -51,27 +51,27 @@ class DeepSea:
 
 @dataclass(frozen=True)
 class Gymnax:
-    """An environment of gymnax, on the device."""
+    """A gymnax environment, stepped on the device."""
 
-    STEPS_PER_SECOND: ClassVar = 5_000  # what any machine can be trusted with
+    STEPS_PER_SECOND: ClassVar = 5_000  # on a slow machine
     on_host: ClassVar[Literal[False]] = False
     has_maps: ClassVar[Literal[False]] = False
     reports_returns: ClassVar = True
     episode_length: ClassVar[None] = None  # it varies
     depth: ClassVar[None] = None
-    stochastic: ClassVar = False  # as DeepSea means it: bsuite has another rule for solved then
+    stochastic: ClassVar = False  # bsuite's rule for 'solved' depends on it
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
     envs: Annotated[int, Range(1, 65_536)] = 16
-    """Copies of it that are acted in side by side."""
+    """Parallel environments per seed."""
     target: float | None = None
-    """The return from which on an episode counts as one that reached its goal."""
+    """Return from which an episode counts as solved; by default there is no goal."""
     normalisation: Normalise = Normalise()
 
 
 @dataclass(frozen=True)
 class Gym:
-    """An environment of Gymnasium, on the host."""
+    """A Gymnasium environment, stepped on the host."""
 
     STEPS_PER_SECOND: ClassVar = 1_000
     on_host: ClassVar[Literal[True]] = True
@@ -83,21 +83,21 @@ class Gym:
 
     id: Annotated[str, tyro.conf.Suppress] = "CartPole-v1"
     envs: Annotated[int, Range(1, 4_096)] = 16
-    """Copies of it that are acted in side by side."""
+    """Parallel environments per seed."""
     workers: Annotated[int, Range(0, 1_024)] = 0
-    """Processes that step them; 0: this one does. Worth it where a step takes over a millisecond."""
+    """Worker processes that step the environments; 0: the main process (faster for short steps)."""
     target: float | None = None
-    """The return from which on an episode counts as one that reached its goal; by default the environment's own threshold, if any."""
+    """Return from which an episode counts as solved; default: the environment's own threshold."""
     make: Annotated[
         Any, Callables("a function that makes one", ("__call__",)), tyro.conf.Suppress
     ] = None
-    """What makes one, from Python only; by default Gymnasium, by its id."""
+    """Function that makes the environment, from Python only; by default gymnasium.make(id)."""
     frames: Annotated[int, Range(1, 64)] = 1
-    """Observations that are stacked to one, the last ones."""
+    """Number of most recent observations stacked into one (1: no stacking)."""
     lockstep: bool = False
-    """Act and learn in turn, exactly reproducibly; else side by side."""
+    """Alternate between acting and learning, which is reproducible; otherwise both run at once."""
     max_staleness: Annotated[int, Range(1, 1_000)] = 1
-    """Side by side, how many rollouts the parameters that act may be behind those that learn; acting waits for more."""
+    """Without --lockstep, how many rollouts old the parameters of the actor may be."""
     normalisation: Normalise = Normalise()
 
 
@@ -106,19 +106,19 @@ ENVIRONMENTS: dict[str, type[Environment]] = {"deep-sea": DeepSea, "gymnax": Gym
 
 
 def env_name(env: Environment) -> str:
-    """An environment as it is named on the command line."""
-    kind = next(name for name, kind in ENVIRONMENTS.items() if type(env) is kind)
-    return f"{kind}:{env.id}" if env.id else kind
+    """The name of an environment on the command line, such as gym:CartPole-v1."""
+    prefix = next(name for name, cls in ENVIRONMENTS.items() if type(env) is cls)
+    return f"{prefix}:{env.id}" if env.id else prefix
 
 
-def parse_env(word: str) -> Environment:
-    """The environment of that name, `deep-sea`, `gymnax:ID` or `gym:ID`, with its defaults."""
-    kind, _, name = word.partition(":") if isinstance(word, str) else (word, "", "")
-    found = pick("environment", kind, ENVIRONMENTS)
-    if not found.id:
-        if name:
-            raise SettingsError(f"unknown environment {short_repr(word)}; did you mean {kind}?")
-        return found()
-    if not name:
-        raise SettingsError(f"which one? {kind}:ID, for example {kind}:{found.id}")
-    return override(found(), id=name)
+def parse_env(name: str) -> Environment:
+    """The settings of the environment `deep-sea`, `gymnax:ID` or `gym:ID`, with defaults."""
+    prefix, _, env_id = name.partition(":") if isinstance(name, str) else (name, "", "")
+    cls = pick("environment", prefix, ENVIRONMENTS)
+    if not cls.id:
+        if env_id:
+            raise SettingsError(f"unknown environment {short_repr(name)}; did you mean {prefix}?")
+        return cls()
+    if not env_id:
+        raise SettingsError(f"which one? {prefix}:ID, for example {prefix}:{cls.id}")
+    return override(cls(), id=env_id)

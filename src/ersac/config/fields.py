@@ -1,4 +1,4 @@
-"""What every group of settings is built from: ranges, checks, overrides, and the split into traced and static values."""
+"""The parts of every settings dataclass: ranges, checks, overrides, traced and static values."""
 
 import dataclasses
 import difflib
@@ -16,27 +16,26 @@ T = TypeVar("T")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; its text is one line that says what to change."""
+    """An invalid setting; the message is one line that says what to change."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values a number may take, ends included unless `above`."""
+    """An interval of valid numbers; `low` is excluded if `above`."""
 
     low: float
     high: float = math.inf
-    above: bool = False  # low itself is excluded
+    above: bool = False
 
     def __contains__(self, value: float) -> bool:
-        """Whether a number is inside; NaN and infinity never are. A whole number may be too long for a float: it is only compared."""
+        """Whether a number is in the interval; NaN and infinity never are."""
+        above = self.low < value if self.above else self.low <= value
         return (
-            (self.low < value if self.above else self.low <= value)
-            and value <= self.high
-            and value < math.inf
-        )
+            above and value <= self.high and value < math.inf
+        )  # an int may be too large to convert
 
     def __str__(self) -> str:
-        """As it reads after 'must be'."""
+        """The interval as it reads after 'must be a number'."""
         if self.above and self.high < math.inf:
             return f"above {self.low:.10g} and at most {self.high:.10g}"
         if self.high < math.inf:
@@ -46,18 +45,18 @@ class Range:
 
 @dataclass(frozen=True)
 class Callables:
-    """Something from Python that has functions of these names."""
+    """A Python object with methods of these names."""
 
-    what: str
+    description: str
     names: tuple[str, ...]
 
     def __contains__(self, value: Any) -> bool:
-        """Whether a thing has them."""
+        """Whether an object has all of them."""
         return all(callable(getattr(value, name, None)) for name in self.names)
 
 
 class NotStored(str):
-    """What is left of something from Python once its settings were written: its text."""
+    """The text of a Python object, in settings that were read from a file."""
 
 
 Count = Annotated[int, Range(1)]
@@ -67,7 +66,7 @@ Positive = Annotated[float, Range(0, above=True)]
 NonNegative = Annotated[float, Range(0)]
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 0.999999)]
-# Far beyond what is sensible, yet no product of them in a first update leaves single precision: tests/reliability/test_fuzz.py runs them.
+# Wider than any sensible value, yet no first update overflows: tests/reliability/test_fuzz.py.
 Tau = Annotated[float, Range(1e-5, 1e3)]
 Alpha = Annotated[float, Range(1e-5, 1e3)]
 Scale = Annotated[float, Range(0, 10)]
@@ -77,48 +76,45 @@ Rate = Annotated[float, Range(0, 1)]
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean ersac?' where something close is known, else all that is."""
+    """'; did you mean NAME?' if a known name is close to `word`, else the list of known names."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
 
 
-def pick(kind: str, word: str, known: dict[str, T]) -> T:
-    """Look a name up, or say which name was probably meant."""
-    if not isinstance(word, str) or word not in known:
-        raise SettingsError(
-            f"unknown {kind} {short_repr(word)}{suggest(word if isinstance(word, str) else '', known)}"
-        )
-    return known[word]
+def pick(noun: str, name: str, known: dict[str, T]) -> T:
+    """Look up a name; SettingsError 'unknown NOUN NAME; did you mean ...' if it does not exist."""
+    if not isinstance(name, str) or name not in known:
+        suggestion = suggest(name if isinstance(name, str) else "", known)
+        raise SettingsError(f"unknown {noun} {short_repr(name)}{suggestion}")
+    return known[name]
 
 
 def short_repr(value: Any) -> str:
-    """Any value at all in one short line."""
+    """The repr of any value, on one line of limited length."""
     try:
         text = " ".join(repr(value).split())
-    except (
-        Exception
-    ):  # of somebody else's making, or a whole number with more digits than Python writes
+    except Exception:  # a user's class, or an int with more digits than Python converts
         text = f"a {type(value).__name__} that cannot be written down"
     return truncate(text)
 
 
 def truncate(text: str) -> str:
-    """A text, or its beginning where it is long."""
+    """A text, cut off if it is long."""
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
 
 
 def leaves(
     settings: Any, prefix: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Every setting below a dataclass as (path, annotated type, value)."""
-    kind: Any = type(settings)
-    hints = _hints(kind)
+    """Iterate over all settings of nested dataclasses: (path, annotated type, value)."""
+    cls: Any = type(settings)
+    hints = _hints(cls)
     for field in dataclasses.fields(settings):
         hint, value = hints[field.name], getattr(settings, field.name)
         if any(
-            isinstance(kind, type) and dataclasses.is_dataclass(kind)
-            for kind in (hint, *typing.get_args(hint))
+            isinstance(option_type, type) and dataclasses.is_dataclass(option_type)
+            for option_type in (hint, *typing.get_args(hint))
         ):
             yield from leaves(value, (*prefix, field.name))
         else:
@@ -126,19 +122,19 @@ def leaves(
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def replace_at(settings: Any, path: tuple[str, ...], value: Any) -> Any:
-    """A copy of nested settings with one leaf changed."""
+    """A copy of nested settings with the setting at `path` changed."""
     head, *rest = path
     value = replace_at(getattr(settings, head), tuple(rest), value) if rest else value
     return dataclasses.replace(settings, **{head: value})
 
 
 def override(settings: T, **changes: Any) -> T:
-    """A copy with settings changed by name, wherever they are nested; an unknown name is an error that names the nearest."""
+    """A copy of nested settings with some changed by name; SettingsError for an unknown name."""
     paths = {keyword(path[-1], hint): path for path, hint, _ in leaves(settings)}
     for name, value in changes.items():
         name = "lambda" if name == "lam" else name  # a reserved word cannot be a keyword
@@ -147,26 +143,26 @@ def override(settings: T, **changes: Any) -> T:
 
 
 def floats(settings: Any) -> dict[str, float]:
-    """The numbers that are traced: every float by its dotted path."""
+    """The traced settings: all floats, by dotted path."""
     return {
         ".".join(path): value for path, _, value in leaves(settings) if isinstance(value, float)
     }
 
 
 def with_floats(settings: T, values: dict[str, Any]) -> T:
-    """The settings with those numbers put back, be they tracers."""
+    """The settings with floats, or tracers, set by dotted path."""
     for name, value in values.items():
         settings = replace_at(settings, tuple(name.split(".")), value)
     return settings
 
 
 def static(settings: T) -> T:
-    """What is left when the traced numbers are taken out: hashable, the same for all that share a compiled program."""
+    """The settings with all floats 0: equal for runs that share a compiled program."""
     return with_floats(settings, dict.fromkeys(floats(settings), 0.0))
 
 
 def check(settings: T) -> T:
-    """The settings with their numbers converted, or a SettingsError that names the field, what it takes and the value."""
+    """The settings with numbers converted to their types; SettingsError if one is invalid."""
     for path, hint, value in leaves(settings):
         try:
             settings = replace_at(settings, path, _convert(hint, value))
@@ -190,25 +186,25 @@ def option(name: str, hint: Any = None) -> str:
 
 
 def describe(hint: Any) -> str:
-    """What a setting takes, as it reads after 'must be'."""
+    """The valid values of a setting, as they read after 'must be'."""
     match typing.get_origin(hint), typing.get_args(hint):
         case origin, words if origin is Literal:
             return " or ".join(words)
-        case types.UnionType | typing.Union, kinds:
-            return " or ".join("none" if kind is type(None) else describe(kind) for kind in kinds)
-        case origin, (kind, *_) if origin is tuple:
-            return f"one or more of: {describe(kind)}"
-        case origin, (_, Callables(what), *_) if origin is Annotated:
-            return f"{what} or none"
-        case origin, (kind, *extras) if origin is Annotated:
+        case types.UnionType | typing.Union, members:
+            return " or ".join("none" if t is type(None) else describe(t) for t in members)
+        case origin, (item_type, *_) if origin is tuple:
+            return f"one or more of: {describe(item_type)}"
+        case origin, (_, Callables(description), *_) if origin is Annotated:
+            return f"{description} or none"
+        case origin, (base, *extras) if origin is Annotated:
             return " ".join(
-                [describe(kind), *(str(extra) for extra in extras if isinstance(extra, Range))]
+                [describe(base), *(str(extra) for extra in extras if isinstance(extra, Range))]
             )
     return {int: "a whole number", float: "a number", bool: "True or False"}.get(hint, "text")
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    """The value as the type asks for it; ValueError where it does not fit."""
+    """The value converted to an annotated type; ValueError if that is impossible."""
     if hint is Any:
         return value
     match typing.get_origin(hint), typing.get_args(hint):
@@ -216,21 +212,17 @@ def _convert(hint: Any, value: Any) -> Any:
             if not isinstance(value, str) or value not in words:
                 raise ValueError(value)
             return value
-        case types.UnionType | typing.Union, kinds:
-            return (
-                None
-                if value is None
-                else _convert(next(kind for kind in kinds if kind is not type(None)), value)
-            )
-        case origin, (kind, *_) if origin is tuple:
+        case types.UnionType | typing.Union, members:
+            base = next(t for t in members if t is not type(None))
+            return None if value is None else _convert(base, value)
+        case origin, (item_type, *_) if origin is tuple:
             items = value.tolist() if hasattr(value, "tolist") else value
-            if (
-                not isinstance(items, list | tuple | range) or not items
-            ):  # others have no order, or no end, or are text
+            # Sets have no order, iterators may have no end, and text is a sequence of text.
+            if not isinstance(items, list | tuple | range) or not items:
                 raise ValueError(value)
-            return tuple(_convert(kind, item) for item in items)
-        case origin, (kind, *extras) if origin is Annotated:
-            value = _convert(kind, value)
+            return tuple(_convert(item_type, item) for item in items)
+        case origin, (base, *extras) if origin is Annotated:
+            value = _convert(base, value)
             given = value is not None and not isinstance(value, NotStored)
             if any(
                 (isinstance(extra, Range) and value not in extra)
