@@ -1,8 +1,8 @@
-"""Side-by-side speed and memory, printed as ratios; `ersac bench`."""
+"""`ersac bench`: speed and memory beside other implementations, as ratios."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print; imported late, so that naming this package costs nothing."""
+    """Run `ersac bench`; imported late, so that importing this package is cheap."""
     from benchmarks.__main__ import main
 
     return main(argv)

@@ -1,8 +1,8 @@
-"""The same learner as everybody writes it: one-hot observations, dense layers, dense optimisers.
+"""The same agent in the common way: one-hot observations, dense layers, dense optimisers.
 
-Kept only to be measured against. Its loss and its loop are the library's own; what differs is that rows are
-`one_hot(obs) @ table`, that the gradient of a table is a table, and that every optimiser walks over all of it. (Priors are
-not trained; they are looked up here too.)
+It exists only as a baseline of the benchmark. Its loss and its loop are the library's own. What
+differs: rows are `one_hot(obs) @ table`, the gradient of a table is a table, and every optimiser
+updates all of it. (Priors are not trained; they are looked up here too.)
 """
 
 import time
@@ -36,14 +36,14 @@ class Carry(NamedTuple):
 
 
 def look_up(tables: Tree, obs: Array) -> Tree:
-    """Rows by multiplication: every table's, for observations [...]."""
+    """The rows of every table for observations [...], by multiplication."""
     first = jax.tree.leaves(tables)[0]
     one_hot = jax.nn.one_hot(obs, len(first), dtype=first.dtype)  # [..., S]
     return jax.tree.map(lambda table: one_hot @ table, tables)
 
 
 def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -> Array:
-    """Descent at a rate per visit on a whole table [S, n], damped through counts as `tables.per_visit` damps duplicates."""
+    """Descent at a rate per visit on a table [S, n]; repeated states are damped by their counts."""
     counts = jnp.sum(
         jax.nn.one_hot(obs.reshape(-1), len(gradient), dtype=gradient.dtype), axis=0
     )  # [S]
@@ -52,7 +52,7 @@ def visit_step(rate: float | Array, rollout: int, obs: Array, gradient: Array) -
 
 
 def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
-    """The library's agent of the same settings, from the same first weights, with whole tables for parameters."""
+    """The library's agent with the same settings and initial weights, on dense tables."""
     assert settings.network == "table"
     assert not settings.normalise_advantages
     assert not settings.credit_early_ends
@@ -75,14 +75,16 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         }
         return Learner(params, log_tau, memory, opt)
 
-    def act(learner: Learner, kept: Tree, obs: Array, gumbel: Array) -> tuple[Array, Array]:
+    def act(
+        learner: Learner, episode_state: Tree, obs: Array, gumbel: Array
+    ) -> tuple[Array, Array]:
         dense, tables = learner.params
         logits = policy_logits(parts, Params(dense, look_up(tables, obs)), obs)  # [A]
         return jnp.argmax(logits + gumbel), logits
 
     def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, dict[str, Array]]:
         (dense, tables), log_tau, memory, opt = learner
-        # Rows are damped by their rule, and tables keep no running means.
+        # `visit_step` damps the rows, and agents with tables keep no running means.
         undamped, running = (
             dict.fromkeys(visit_rates, jnp.ones(settings.rollout)),
             Running(jnp.zeros(()), jnp.zeros(())),
@@ -91,7 +93,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         def total(
             dense: Tree, tables: Tree, log_tau: Array
         ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-            one = lambda t: actor_critic_loss(
+            trajectory_loss = lambda t: actor_critic_loss(
                 settings,
                 parts,
                 Params(dense, look_up(tables, t.obs)),
@@ -101,7 +103,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
                 undamped,
                 running,
             )
-            losses, aux = jax.vmap(one)(batch)
+            losses, aux = jax.vmap(trajectory_loss)(batch)
             return jnp.mean(losses), aux
 
         gradients, (priority, _, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(
@@ -112,11 +114,11 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
             (dense_gradient, table_gradient["torso"]), opt["shared"]
         )
         tau_step, tau_opt = tau_adam.update(-tau_gradient, opt["log_tau"])
-        own = lambda name, rate: jax.tree.map(
+        head_step = lambda name, rate: jax.tree.map(
             partial(visit_step, rate, settings.rollout, batch.obs), table_gradient[name]
         )
         table_step = {"torso": torso_step} | {
-            name: own(name, rate) for name, rate in visit_rates.items()
+            name: head_step(name, rate) for name, rate in visit_rates.items()
         }
         params = Params(
             optax.apply_updates(dense, dense_step), optax.apply_updates(tables, table_step)
@@ -128,8 +130,8 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     return sparse._replace(init=init, act=act, update=update)
 
 
-def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float]]:
-    """Run one seed without end; yields the steps of each compiled call of that many rollouts, and the seconds they took."""
+def run_dense(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float]]:
+    """Train one seed without end; yields (steps, seconds) of each call of that many rollouts."""
     env = make_env(settings.env)
     agent = dense_agent(settings.agent, env)
     env_params, key = (
@@ -142,24 +144,20 @@ def run(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float
     def body(
         carry: Carry, rollout_noise: RolloutNoise
     ) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
-        actor, trajectory, facts = rollout(
+        actor, trajectory, outcomes = rollout(
             env, agent, env_params, carry.learner, carry.actor, rollout_noise
         )
-        alone = jax.tree.map(lambda leaf: leaf[None], trajectory)
-        learner, _, metrics = learn(agent, replay.on_policy(), carry.learner, (), alone, key)
-        return Carry(learner, actor, carry.rollouts + 1), (facts, metrics)
+        batch = jax.tree.map(lambda leaf: leaf[None], trajectory)
+        learner, _, metrics = learn(agent, replay.on_policy(), carry.learner, (), batch, key)
+        return Carry(learner, actor, carry.rollouts + 1), (outcomes, metrics)
 
     @partial(jax.jit, donate_argnums=0)
     def chunk(carry: Carry) -> tuple[Carry, tuple[StepOutcomes, dict[str, Array]]]:
-        addresses = jax.vmap(jax.random.fold_in, (None, 0))(
-            key, carry.rollouts + jnp.arange(rollouts)
-        )
-        return jax.lax.scan(
-            body, carry, jax.vmap(partial(draw_noise, settings.agent, agent))(addresses)
-        )
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, carry.rollouts + jnp.arange(rollouts))
+        return jax.lax.scan(body, carry, jax.vmap(partial(draw_noise, settings.agent, agent))(keys))
 
     while True:
-        began = time.perf_counter()
-        carry, told = chunk(carry)
-        facts, _ = jax.device_get(told)
-        yield facts.ended.size, time.perf_counter() - began
+        start = time.perf_counter()
+        carry, outputs = chunk(carry)
+        outcomes, _ = jax.device_get(outputs)
+        yield outcomes.ended.size, time.perf_counter() - start

@@ -1,116 +1,114 @@
-"""How ours grows: pace, memory and compile time against depth and against the number of seeds."""
+"""How pace, memory and compile time of ersac grow with depth and with the number of seeds."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from benchmarks import contestants
-from benchmarks.measure import Contestant, Finding, Plan, Tell, alternate, prepared, resident
+from benchmarks import workloads
+from benchmarks.measure import (
+    Comparison,
+    OnProgress,
+    Plan,
+    Workload,
+    in_subprocess,
+    measure_paces,
+    warm_up,
+)
 
 DEPTHS, BASE_DEPTH = (10, 25, 50, 100, 250), 25
-SEEDS, SEEDS_DEPTH = (1, 4, 16, 64), 50  # seeds are counted at that depth
-MANY = 8  # seeds at the greatest depth: what one more seed takes there
+SEEDS, SEEDS_DEPTH = (1, 4, 16, 64), 50  # seeds are varied at that depth
+MANY_SEEDS = 8  # at the greatest depth, for the memory of one more seed
 
 
 class Footprint(NamedTuple):
-    """What one run takes of the machine, measured in a process of its own."""
+    """Memory and compile time of one run, measured in its own process."""
 
     carry_bytes: int  # the arrays of all seeds
-    peak_bytes: int  # resident, of the whole process: Python, jax and the compiler included
+    peak_bytes: int  # resident memory of the process, with Python, jax and the compiler
     compile_seconds: float  # without any cache
 
 
-def measure(plan: Plan, tell: Tell) -> list[Finding]:
-    """Paces taken in turns; then every run alone for its memory and its compile time."""
+def measure_growth(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """Paces, measured in turns; then memory and compile time of each run in its own process."""
     depths = (BASE_DEPTH, 250) if plan.quick else DEPTHS
-    found = paces_by(plan, tell, "depth", depths, BASE_DEPTH, contestants.ours)
+    found = compare_paces(plan, on_progress, "depth", depths, BASE_DEPTH, workloads.ersac)
     if plan.quick:
         return found
-    found += paces_by(
-        plan, tell, "seeds", SEEDS, 1, lambda seeds: contestants.ours(SEEDS_DEPTH, seeds)
-    )
-    return found + footprints(tell)
+    with_seeds = partial(workloads.ersac, SEEDS_DEPTH)
+    found += compare_paces(plan, on_progress, "seeds", SEEDS, 1, with_seeds)
+    return found + compare_footprints(on_progress)
 
 
-def paces_by(
+def compare_paces(
     plan: Plan,
-    tell: Tell,
-    what: str,
+    on_progress: OnProgress,
+    noun: str,
     values: tuple[int, ...],
     base: int,
-    make: Callable[[int], Contestant],
-) -> list[Finding]:
-    """The pace at each value against that at the base."""
-    made: dict[str, Contestant] = prepared(
-        {f"{what} {value}": partial(make, value) for value in values}, tell
-    )
-    paces = alternate(made, plan, tell)
-    below = paces[f"{what} {base}"]
-    name = lambda value: f"growth/{what}_{value}_over_{base}"
-    meaning = lambda value: f"pace of ours at {what} {value} / at {what} {base}"
+    make: Callable[[int], Workload],
+) -> list[Comparison]:
+    """The pace at each value of depth or seeds against that at the base."""
+    makers = {f"{noun} {value}": partial(make, value) for value in values}
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
     return [
-        Finding(name(value), meaning(value), paces[f"{what} {value}"], below)
+        Comparison(
+            f"growth/{noun}_{value}_over_{base}",
+            f"pace of ersac, {noun} {value} / {noun} {base}",
+            paces[f"{noun} {value}"],
+            paces[f"{noun} {base}"],
+        )
         for value in values
         if value != base
     ]
 
 
-def footprints(tell: Tell) -> list[Finding]:
-    """Memory and compile time against those of the smallest run, and what more seeds take beyond their arrays."""
+def compare_footprints(on_progress: OnProgress) -> list[Comparison]:
+    """Memory and compile time against the smallest run, and the memory of more seeds."""
+    deepest = DEPTHS[-1]
     cases = (
         [(depth, 1) for depth in DEPTHS]
         + [(SEEDS_DEPTH, seeds) for seeds in SEEDS if seeds > 1]
-        + [(DEPTHS[-1], MANY)]
+        + [(deepest, MANY_SEEDS)]
     )
-    taken: dict[tuple[int, int], Footprint] = {}
+    footprints: dict[tuple[int, int], Footprint] = {}
     for depth, seeds in cases:
-        tell(f"alone in a process: depth {depth}, seeds {seeds}")
-        taken[depth, seeds] = next(resident(footprint, depth, seeds))
-    least, deep, many = taken[cases[0]], taken[DEPTHS[-1], 1], taken[DEPTHS[-1], MANY]
-    found = [against_least(depth, seeds, taken[depth, seeds], least) for depth, seeds in cases[1:]]
-    peak, carry = (
-        (many.peak_bytes - deep.peak_bytes) / 1e6,
-        (many.carry_bytes - deep.carry_bytes) / 1e6,
+        on_progress(f"alone in a process: depth {depth}, seeds {seeds}")
+        footprints[depth, seeds] = next(in_subprocess(footprint, depth, seeds))
+    found: list[Comparison] = []
+    for depth, seeds in cases[1:]:
+        found += against_smallest(depth, seeds, footprints[depth, seeds], footprints[cases[0]])
+    one, many = footprints[deepest, 1], footprints[deepest, MANY_SEEDS]
+    peak = (many.peak_bytes - one.peak_bytes) / 1e6
+    arrays = (many.carry_bytes - one.carry_bytes) / 1e6
+    # The ratio is 1 where no array is ever copied.
+    meaning = f"peak memory / arrays, of {MANY_SEEDS - 1} more seeds at depth {deepest}"
+    return [*found, Comparison(f"growth/copies/depth_{deepest}", meaning, [peak], [arrays], "MB")]
+
+
+def against_smallest(
+    depth: int, seeds: int, run: Footprint, smallest: Footprint
+) -> list[Comparison]:
+    """Arrays, peak memory and compile time of a run against those of the smallest run."""
+    case, suffix = f"depth {depth}, seeds {seeds}", f"depth_{depth}_seeds_{seeds}"
+    rows = (
+        ("arrays", "arrays", run.carry_bytes / 1e6, smallest.carry_bytes / 1e6, "MB"),
+        ("memory", "peak memory", run.peak_bytes / 1e6, smallest.peak_bytes / 1e6, "MB"),
+        ("compile", "compile time", run.compile_seconds, smallest.compile_seconds, "s"),
     )
-    meaning = f"peak memory / arrays, of {MANY - 1} seeds more at depth {DEPTHS[-1]}"  # 1 where nothing is ever copied
     return [
-        *itertools.chain(*found),
-        Finding(f"growth/copies/depth_{DEPTHS[-1]}", meaning, [peak], [carry], "MB"),
-    ]
-
-
-def against_least(depth: int, seeds: int, one: Footprint, least: Footprint) -> list[Finding]:
-    """A run's arrays, whole memory and compile time over those of the smallest run."""
-    what = f"depth {depth}, seeds {seeds} / depth {DEPTHS[0]}, seeds 1"
-    where = f"depth_{depth}_seeds_{seeds}"
-    return [
-        Finding(
-            f"growth/arrays/{where}",
-            f"arrays, {what}",
-            [one.carry_bytes / 1e6],
-            [least.carry_bytes / 1e6],
-            "MB",
-        ),
-        Finding(
-            f"growth/memory/{where}",
-            f"peak memory, {what}",
-            [one.peak_bytes / 1e6],
-            [least.peak_bytes / 1e6],
-            "MB",
-        ),
-        Finding(
-            f"growth/compile/{where}",
-            f"compile time, {what}",
-            [one.compile_seconds],
-            [least.compile_seconds],
-            "s",
-        ),
+        Comparison(
+            f"growth/{name}/{suffix}",
+            f"{meaning}, {case} / depth {DEPTHS[0]}, seeds 1",
+            [above],
+            [below],
+            unit,
+        )
+        for name, meaning, above, below, unit in rows
     ]
 
 
 def footprint(depth: int, seeds: int) -> Iterator[Footprint]:
-    """To be called in a process of its own: compile a run without any cache and take a few chunks of it."""
+    """Compile a run without any cache and take a few chunks; to be called in a new process."""
     import jax
 
     jax.config.update("jax_enable_compilation_cache", False)
@@ -126,7 +124,7 @@ def footprint(depth: int, seeds: int) -> Iterator[Footprint]:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process has held. Not getrusage's number, which a child inherits from its parent."""
+    """The peak resident memory of this process; getrusage's is inherited from the parent."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024

@@ -1,13 +1,15 @@
-"""The limit: the same agent written by hand as loops for one core, every derivative included.
+"""The same agent written by hand as numba loops for one core, every derivative included.
 
-It shares no code with the library, only its arithmetic, its widths and its first weights; so it says two things at once: how
-far compiled JAX is from what the machine can do, and (tests/benchmarks/test_kernel.py) that autodiff, the lazy moments and
-the hand's derivation agree in every array. As in the library, acting and learning each compute the network for themselves.
+It shares the arithmetic, the widths and the initial weights of the library, but no code. So it
+shows how far compiled JAX is from what the machine can do, and tests/benchmarks/test_kernel.py
+shows that autodiff, the lazy moments and the derivation by hand agree in every array. As in the
+library, acting and learning each compute the network for themselves.
 
-How it is laid out: all that belongs to a state is one row of one array, a multiple of 64 bytes; all that states share is one
-vector, so that Adam is one loop; the three heads are one matrix; a rollout's products are BLAS's, which beat our loops. Nothing
-is allocated while it runs. Literals would be
-doubles and would halve the width of every vector, so that all numbers come in as `Numbers`, in the precision of the arrays.
+Layout: everything that belongs to a state is one row of one array, a multiple of 64 bytes.
+Everything that states share is one vector, so that Adam is one loop. The three heads are one
+matrix. The matrix products of a rollout are BLAS's, which is faster than loops. Nothing is
+allocated while it runs. Literals would be doubles and halve the width of every vector instruction,
+so all constants come in as `Constants`, in the precision of the arrays.
 """
 
 import math
@@ -25,14 +27,15 @@ WIDTH = 64  # of both layers
 MEMBERS, ACTIONS = 10, 2
 VALUE, REWARD, USED = 2, 3, 23  # the columns of the heads: logits, value, members x actions
 HEADS = 24  # columns, of which the last is padding: three vectors of eight
-# The columns of a state's row: its first layer, the two moments of that, its own outputs, its priors, when it was last touched.
-FIRST, MOMENT, SQUARE, OWN, PRIOR, TOUCHED, ROW = 0, 64, 128, 192, 216, 236, 240
-# Where the vector of what states share has the first bias, the second layer, its bias, the heads and theirs.
+# The columns of a state's row: first-layer weights, their two moments, outputs of the heads,
+# priors, and the update that last touched it.
+FIRST, MOMENT, SQUARE, HEAD_ROW, PRIOR, TOUCHED, ROW = 0, 64, 128, 192, 216, 236, 240
+# Offsets in the shared vector: first bias, second layer and its bias, heads and their biases.
 BIAS, LAYER, LAYER_BIAS, HEAD, HEAD_BIAS, SHARED = 0, 64, 4160, 4224, 5760, 5784
 
 
-class Numbers(NamedTuple):
-    """The settings, and the constants of the formulas, in the precision of the arrays."""
+class Constants(NamedTuple):
+    """The settings and the constants of the formulas, in the precision of the arrays."""
 
     zero: float
     half: float
@@ -50,7 +53,7 @@ class Numbers(NamedTuple):
     tau_b1: float
     tau_b2: float
     eps: float
-    log_tau_least: float
+    log_tau_min: float
     policy_rate: float
     value_rate: float
     reward_rate: float
@@ -62,7 +65,7 @@ class Numbers(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that outlives a rollout."""
+    """Everything that is kept between rollouts."""
 
     rows: np.ndarray  # [S, ROW]
     shared: np.ndarray  # [SHARED]
@@ -70,9 +73,9 @@ class State(NamedTuple):
     shared_square: np.ndarray  # [SHARED]
     tau: np.ndarray  # [3]       log tau and its two moments
     time: np.ndarray  # [1]      updates so far
-    diver: np.ndarray  # [4] int row, column, strayed, episodes so far
+    position: np.ndarray  # [4] int row, column, off the path, episodes so far
     visits: np.ndarray  # [S] int32
-    slot: np.ndarray  # [S] int32, -1 between updates: where in the rollout a state stands first
+    slot: np.ndarray  # [S] int32, first step of the rollout in that state; -1 between updates
 
 
 class Steps(NamedTuple):
@@ -87,27 +90,25 @@ class Steps(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for what an update computes."""
+    """Buffers for the intermediate results of an update."""
 
     policy: np.ndarray  # [ACTIONS, WIDTH]   the policy's weights, each action's contiguous
     hidden: np.ndarray  # [T+1, WIDTH]         after the first layer
     features: np.ndarray  # [T+1, WIDTH]       after the second
     out: np.ndarray  # [T+1, HEADS]            of all heads
     d_out: np.ndarray  # [T+1, HEADS]          the loss with respect to them
-    pull: np.ndarray  # [T+1, HEADS]           the same, as the shared layers feel it
+    d_out_shared: np.ndarray  # [T+1, HEADS]           the same, weighted for the shared layers
     d_features: np.ndarray  # [T+1, WIDTH]
     d_hidden: np.ndarray  # [T+1, WIDTH]
     d_shared: np.ndarray  # [SHARED]
     log_pi: np.ndarray  # [T, ACTIONS]
     entropy: np.ndarray  # [T]
     sigma2: np.ndarray  # [T]
-    count: (
-        np.ndarray
-    )  # [T+1]                 how often the state that stands first here stands in the rollout
+    count: np.ndarray  # [T+1]                 visits of the state, at its first step; else 0
 
 
-def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
-    """The numbers of some settings: those of `ersac` with shared reward heads and no limit on logits, but for their floats."""
+def make_constants(settings: config.ActorCritic, depth: int, dtype: type) -> Constants:
+    """The constants of some settings; ValueError for settings that the kernel does not have."""
     s, risk, ensemble = settings, settings.risk, settings.uncertainty
     if (
         s.hidden != (WIDTH, WIDTH)
@@ -119,9 +120,7 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
             "the kernel has two layers of 64 and ten members that share them, without noise"
         )
     if s.max_logit_gap is not None or s.critic != "sampled":
-        raise ValueError(
-            "the kernel has no limit on logits, and knows the bonus of the action taken"
-        )
+        raise ValueError("the kernel has no limit on logits and only the sampled critic")
     adam = (
         s.learning_rate,
         s.b1,
@@ -142,7 +141,7 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
         s.value_weight,
         s.reward_weight,
     )
-    return Numbers(
+    return Constants(
         *map(
             dtype,
             (
@@ -162,8 +161,8 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
     )
 
 
-def start(settings: config.Experiment, dtype: type = np.float32) -> State:
-    """The state in which the library's run of the same settings and first seed starts."""
+def init_state(settings: config.Experiment, dtype: type = np.float32) -> State:
+    """The initial state of the library's run with the same settings and seed."""
     env = make_env(settings.env)
     agent, parts = build.make_agent(settings.agent, env), build.make_parts(settings.agent, env)
     store = build.make_optimisers(settings.agent, parts, 0.0).rows
@@ -171,29 +170,37 @@ def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     tables, dense = store.unpack(np.asarray(learner.params.rows)), learner.params.dense
     rows = np.zeros((env.n_states, ROW), dtype)
     rows[:, FIRST:MOMENT] = tables["torso"]["first"]
-    rows[:, OWN : OWN + USED] = heads(tables, "row")
+    rows[:, HEAD_ROW : HEAD_ROW + USED] = heads(tables, "row")
     rows[:, PRIOR:TOUCHED] = learner.memory.uncertainty.prior
     shared = shared_vector(dense).astype(dtype)
-    tau, time, diver = (
+    tau, time, position = (
         np.array([learner.log_tau, 0, 0], dtype),
         np.zeros(1, dtype),
         np.zeros(4, np.int64),
     )
     visits, slot = np.zeros(env.n_states, np.int32), np.full(env.n_states, -1, np.int32)
     return State(
-        rows, shared, np.zeros_like(shared), np.zeros_like(shared), tau, time, diver, visits, slot
+        rows,
+        shared,
+        np.zeros_like(shared),
+        np.zeros_like(shared),
+        tau,
+        time,
+        position,
+        visits,
+        slot,
     )
 
 
 def heads(parts: dict, name: str) -> np.ndarray:
-    """The three heads' arrays of that name side by side [..., USED]."""
+    """The arrays of that name of the three heads, concatenated [..., USED]."""
     return np.concatenate(
         [np.asarray(parts[head][name]) for head in ("policy", "value", "uncertainty")], axis=-1
     )
 
 
 def shared_vector(dense: dict) -> np.ndarray:
-    """The library's dense parameters, or their gradient or moments, as the kernel lays them out [SHARED]."""
+    """The library's dense parameters (or gradient, or moments) as the kernel's vector [SHARED]."""
     (layer,) = dense["torso"]["layers"]
     pad = lambda x: np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, HEADS - USED)]).ravel()
     parts = (
@@ -207,18 +214,25 @@ def shared_vector(dense: dict) -> np.ndarray:
 
 
 def make_steps(length: int, dtype: type = np.float32) -> Steps:
-    """An empty trajectory, no step of it masked."""
-    whole, real = (lambda n: np.zeros(n, np.int32)), (lambda: np.zeros(length, dtype))
-    return Steps(whole(length + 1), whole(length), real(), real(), np.ones(length, dtype), real())
+    """A trajectory of zeros with no step masked."""
+    integers, floats = (lambda n: np.zeros(n, np.int32)), (lambda: np.zeros(length, dtype))
+    return Steps(
+        integers(length + 1),
+        integers(length),
+        floats(),
+        floats(),
+        np.ones(length, dtype),
+        floats(),
+    )
 
 
 def make_scratch(length: int, dtype: type = np.float32) -> Scratch:
-    """Room for updates on trajectories of that length."""
-    real = lambda *shape: np.zeros(shape, dtype)
-    wide, narrow = (lambda: real(length + 1, WIDTH)), (lambda: real(length + 1, HEADS))
-    per_step = (real(length, ACTIONS), real(length), real(length), real(length + 1))
+    """Buffers for updates on trajectories of that length."""
+    zeros = lambda *shape: np.zeros(shape, dtype)
+    wide, narrow = (lambda: zeros(length + 1, WIDTH)), (lambda: zeros(length + 1, HEADS))
+    per_step = (zeros(length, ACTIONS), zeros(length), zeros(length), zeros(length + 1))
     return Scratch(
-        real(ACTIONS, WIDTH),
+        zeros(ACTIONS, WIDTH),
         wide(),
         wide(),
         narrow(),
@@ -226,32 +240,31 @@ def make_scratch(length: int, dtype: type = np.float32) -> Scratch:
         narrow(),
         wide(),
         wide(),
-        real(SHARED),
+        zeros(SHARED),
         *per_step,
     )
 
 
-compiled = njit(
-    fastmath=True, cache=True, error_model="numpy"
-)  # a division that may raise cannot be a vector's
+# error_model: a division that may raise cannot be vectorised.
+compiled = njit(fastmath=True, cache=True, error_model="numpy")
 
 
 @compiled
-def layer_of(shared):
+def layer_view(shared):
     """The second layer [WIDTH, WIDTH], a view."""
     return shared[LAYER:LAYER_BIAS].reshape(WIDTH, WIDTH)
 
 
 @compiled
-def heads_of(shared):
+def heads_view(shared):
     """The heads [WIDTH, HEADS], a view."""
     return shared[HEAD:HEAD_BIAS].reshape(WIDTH, HEADS)
 
 
 @compiled
-def features_of_one(row, shared, hidden, features, n):
-    """The features of one state, while acting: `hidden` and `features` [WIDTH] are filled."""
-    layer = layer_of(shared)
+def state_features(row, shared, hidden, features, n):
+    """Compute the features of one state into `hidden` and `features` [WIDTH], while acting."""
+    layer = layer_view(shared)
     for j in range(WIDTH):
         x = row[j] + shared[BIAS + j]
         hidden[j] = x if x > n.zero else n.zero
@@ -279,19 +292,30 @@ def log_softmax(left, right):
 
 @compiled
 def act(state, scratch, steps, n, right, goals, rng):
-    """Fill a trajectory: T steps of DeepSea with one set of parameters. `right`: which action means right in each cell."""
+    """Fill a trajectory with T steps of DeepSea.
+
+    right: [depth, depth] the action that moves right in each cell.
+    """
     depth, shared = right.shape[0], state.shared
     policy, hidden, features = scratch.policy, scratch.hidden[0], scratch.features[0]
-    matrix = heads_of(shared)
+    matrix = heads_view(shared)
     for a in range(ACTIONS):
         for k in range(WIDTH):
             policy[a, k] = matrix[k, a]
-    down, across, strayed, episodes = state.diver[0], state.diver[1], state.diver[2], state.diver[3]
+    down, across, off_path, episodes = (
+        state.position[0],
+        state.position[1],
+        state.position[2],
+        state.position[3],
+    )
     for t in range(len(steps.action)):
         obs = down * depth + across
         row = state.rows[obs]
-        features_of_one(row, shared, hidden, features, n)
-        logit_0, logit_1 = shared[HEAD_BIAS] + row[OWN], shared[HEAD_BIAS + 1] + row[OWN + 1]
+        state_features(row, shared, hidden, features, n)
+        logit_0, logit_1 = (
+            shared[HEAD_BIAS] + row[HEAD_ROW],
+            shared[HEAD_BIAS + 1] + row[HEAD_ROW + 1],
+        )
         for k in range(WIDTH):
             logit_0 += features[k] * policy[0, k]
             logit_1 += features[k] * policy[1, k]
@@ -302,7 +326,7 @@ def act(state, scratch, steps, n, right, goals, rng):
         if moves_right:
             reward = (n.one if across == depth - 1 else n.zero) - n.move_cost
         elif down == across:
-            strayed = 1
+            off_path = 1
         steps.obs[t], steps.action[t], steps.reward[t], steps.log_mu[t] = (
             obs,
             action,
@@ -314,15 +338,20 @@ def act(state, scratch, steps, n, right, goals, rng):
         steps.discount[t] = n.one
         if down == depth:
             steps.discount[t] = n.zero
-            goals[episodes] = 1 - strayed
-            down, across, strayed, episodes = 0, 0, 0, episodes + 1
+            goals[episodes] = 1 - off_path
+            down, across, off_path, episodes = 0, 0, 0, episodes + 1
     steps.obs[len(steps.action)] = down * depth + across
-    state.diver[0], state.diver[1], state.diver[2], state.diver[3] = down, across, strayed, episodes
+    state.position[0], state.position[1], state.position[2], state.position[3] = (
+        down,
+        across,
+        off_path,
+        episodes,
+    )
 
 
 @compiled
 def forward(state, scratch, steps, n):
-    """The network on every observation of the trajectory, and every head."""
+    """Compute the network and every head on every observation of the trajectory."""
     shared, rows, hidden, features, out = (
         state.shared,
         state.rows,
@@ -335,24 +364,24 @@ def forward(state, scratch, steps, n):
         for j in range(WIDTH):
             x = row[j] + shared[BIAS + j]
             hidden[t, j] = x if x > n.zero else n.zero
-    np.dot(hidden, layer_of(shared), features)
+    np.dot(hidden, layer_view(shared), features)
     for t in range(len(steps.obs)):
         for j in range(WIDTH):
             x = features[t, j] + shared[LAYER_BIAS + j]
             features[t, j] = x if x > n.zero else n.zero
-    np.dot(features, heads_of(shared), out)
+    np.dot(features, heads_view(shared), out)
     for t in range(len(steps.obs)):
         row = rows[steps.obs[t]]
         for j in range(HEADS):
-            out[t, j] += shared[HEAD_BIAS + j] + row[OWN + j]
+            out[t, j] += shared[HEAD_BIAS + j] + row[HEAD_ROW + j]
         for j in range(MEMBERS * ACTIONS):
             out[t, REWARD + j] += row[PRIOR + j]
 
 
 @compiled
-def play(scratch, steps, tau, n):
-    """Log-probabilities, entropies and variances of every step; returns the gradient of the payoff in log tau."""
-    total, real = n.zero, n.zero
+def policy_terms(scratch, steps, tau, n):
+    """Compute log-probabilities, entropies and sigma2; returns the payoff's gradient in log tau."""
+    total, n_steps = n.zero, n.zero
     for t in range(len(steps.action)):
         log_0, log_1 = log_softmax(scratch.out[t, 0], scratch.out[t, 1])
         scratch.log_pi[t, 0], scratch.log_pi[t, 1] = log_0, log_1
@@ -362,19 +391,19 @@ def play(scratch, steps, tau, n):
             mean += scratch.out[t, REWARD + ACTIONS * k + steps.action[t]]
         mean /= n.members
         for k in range(MEMBERS):
-            apart = scratch.out[t, REWARD + ACTIONS * k + steps.action[t]] - mean
-            square += apart * apart
+            deviation = scratch.out[t, REWARD + ACTIONS * k + steps.action[t]] - mean
+            square += deviation * deviation
         scratch.sigma2[t] = n.sigma_scale * n.sigma_scale * square / n.members
-        total += ratio(scratch, steps, t, n) * (
+        total += importance_ratio(scratch, steps, t, n) * (
             scratch.entropy[t] - n.half * scratch.sigma2[t] / (tau * tau)
         )
-        real += steps.mask[t]
-    return total / max(n.one, real)
+        n_steps += steps.mask[t]
+    return total / max(n.one, n_steps)
 
 
 @compiled
-def ratio(scratch, steps, t, n):
-    """V-trace's, clipped at one; 0 is a mask."""
+def importance_ratio(scratch, steps, t, n):
+    """V-trace's importance ratio, clipped at one, and 0 where the step is masked."""
     return steps.mask[t] * min(
         n.one, math.exp(scratch.log_pi[t, steps.action[t]] - steps.log_mu[t])
     )
@@ -382,18 +411,18 @@ def ratio(scratch, steps, t, n):
 
 @compiled
 def differentiate_heads(scratch, steps, tau, n):
-    """The loss with respect to the heads' outputs, backwards in time because V-trace is."""
+    """Compute the gradient with respect to the heads' outputs, backwards in time as V-trace is."""
     length = len(steps.action)
-    out, d_out, pull = scratch.out, scratch.d_out, scratch.pull
-    real = n.zero
+    out, d_out, d_out_shared = scratch.out, scratch.d_out, scratch.d_out_shared
+    n_steps = n.zero
     for t in range(length):
-        real += steps.mask[t]
-    real = max(n.one, real)
-    value_pull, limit, error = n.value_weight / (tau * tau), n.advantage_limit * tau, n.zero
+        n_steps += steps.mask[t]
+    n_steps = max(n.one, n_steps)
+    value_scale, limit, error = n.value_weight / (tau * tau), n.advantage_limit * tau, n.zero
     for t in range(length - 1, -1, -1):
-        action, share = steps.action[t], steps.mask[t] / real
+        action, share = steps.action[t], steps.mask[t] / n_steps
         log_pi = scratch.log_pi[t, action]
-        rho = ratio(scratch, steps, t, n)
+        rho = importance_ratio(scratch, steps, t, n)
         reward = steps.reward[t] + n.half * scratch.sigma2[t] / tau
         discount, value, following = n.gamma * steps.discount[t], out[t, VALUE], out[t + 1, VALUE]
         action_value = reward + discount * (following + n.lam * error)  # with the error of t + 1
@@ -405,29 +434,27 @@ def differentiate_heads(scratch, steps, tau, n):
         for a in range(ACTIONS):
             pi = math.exp(scratch.log_pi[t, a])
             chosen = n.one if a == action else n.zero
-            climb = advantage * (chosen - pi) - rho * tau * pi * (
+            direction = advantage * (chosen - pi) - rho * tau * pi * (
                 scratch.log_pi[t, a] + scratch.entropy[t]
             )
-            d_out[t, a] = -share * climb / tau
-            pull[t, a] = d_out[t, a]
+            d_out[t, a] = -share * direction / tau
+            d_out_shared[t, a] = d_out[t, a]
         d_out[t, VALUE] = -share * error
-        pull[t, VALUE] = value_pull * d_out[t, VALUE]
+        d_out_shared[t, VALUE] = value_scale * d_out[t, VALUE]
         for k in range(REWARD, USED):
             d_out[t, k] = n.zero
         for k in range(MEMBERS):
             column = REWARD + ACTIONS * k + action
             d_out[t, column] = share * (out[t, column] - steps.reward[t])
         for k in range(REWARD, USED):
-            pull[t, k] = n.reward_weight * d_out[t, k]
-    for k in range(
-        HEADS
-    ):  # the last observation is looked up and touched, but nothing is asked of it
-        d_out[length, k] = pull[length, k] = n.zero
+            d_out_shared[t, k] = n.reward_weight * d_out[t, k]
+    for k in range(HEADS):  # the last observation has no loss
+        d_out[length, k] = d_out_shared[length, k] = n.zero
 
 
 @compiled
 def backward(state, scratch, n):
-    """From the heads' outputs to all that states share (`d_shared`) and to the rows of the first layer (`d_hidden`)."""
+    """Backpropagate to the shared vector (`d_shared`) and the first layer's rows (`d_hidden`)."""
     d, features, hidden, d_features, d_hidden = (
         scratch.d_shared,
         scratch.features,
@@ -436,16 +463,16 @@ def backward(state, scratch, n):
         scratch.d_hidden,
     )
     d[:] = n.zero
-    np.dot(features.T, scratch.d_out, heads_of(d))
-    np.dot(scratch.pull, heads_of(state.shared).T, d_features)
+    np.dot(features.T, scratch.d_out, heads_view(d))
+    np.dot(scratch.d_out_shared, heads_view(state.shared).T, d_features)
     for t in range(len(features)):
         for j in range(HEADS):
             d[HEAD_BIAS + j] += scratch.d_out[t, j]
         for j in range(WIDTH):
             d_features[t, j] = d_features[t, j] if features[t, j] > n.zero else n.zero
             d[LAYER_BIAS + j] += d_features[t, j]
-    np.dot(hidden.T, d_features, layer_of(d))
-    np.dot(d_features, layer_of(state.shared).T, d_hidden)
+    np.dot(hidden.T, d_features, layer_view(d))
+    np.dot(d_features, layer_view(state.shared).T, d_hidden)
     for t in range(len(hidden)):
         for j in range(WIDTH):
             d_hidden[t, j] = d_hidden[t, j] if hidden[t, j] > n.zero else n.zero
@@ -453,8 +480,8 @@ def backward(state, scratch, n):
 
 
 @compiled
-def move_shared(state, scratch, time, n):
-    """Adam on all that states share."""
+def update_shared(state, scratch, time, n):
+    """Adam on the shared vector."""
     rate = n.learning_rate / (n.one - n.b1**time)
     correction = n.one / (n.one - n.b2**time)
     shared, moment, square, gradient = (
@@ -470,18 +497,18 @@ def move_shared(state, scratch, time, n):
 
 
 @compiled
-def move_tau(state, gradient, time, n):
+def update_tau(state, gradient, time, n):
     """Adam on log tau, which descends the payoff."""
     tau = state.tau
     tau[1] = n.tau_b1 * tau[1] + (n.one - n.tau_b1) * gradient
     tau[2] = n.tau_b2 * tau[2] + (n.one - n.tau_b2) * gradient * gradient
     size = math.sqrt(tau[2] / (n.one - n.tau_b2**time)) + n.eps
-    tau[0] = max(tau[0] - n.tau_rate / (n.one - n.tau_b1**time) * tau[1] / size, n.log_tau_least)
+    tau[0] = max(tau[0] - n.tau_rate / (n.one - n.tau_b1**time) * tau[1] / size, n.log_tau_min)
 
 
 @compiled
-def gather_duplicates(state, scratch, steps, n):
-    """Add the gradients of a state that stands in the rollout more than once to those of its first occurrence, and count."""
+def sum_duplicates(state, scratch, steps, n):
+    """Add the gradients of repeated states to their first occurrence, and count the visits."""
     for t in range(len(steps.obs)):
         first = state.slot[steps.obs[t]]
         if first < 0:
@@ -497,16 +524,16 @@ def gather_duplicates(state, scratch, steps, n):
 
 
 @compiled
-def move_rows(state, scratch, steps, time, n):
-    """Lazy Adam on the rows of the first layer, descent at a rate per visit on those of the heads; then forget the slots."""
-    gather_duplicates(state, scratch, steps, n)
+def update_rows(state, scratch, steps, time, n):
+    """Lazy Adam on rows of the first layer, descent at a rate per visit on those of the heads."""
+    sum_duplicates(state, scratch, steps, n)
     rate = n.learning_rate / (n.one - n.b1**time)
     correction = n.one / (n.one - n.b2**time)
     for t in range(len(steps.obs)):
         state.slot[steps.obs[t]] = -1
         if scratch.count[t] == n.zero:
             continue
-        row, gradient, own = state.rows[steps.obs[t]], scratch.d_hidden[t], scratch.d_out[t]
+        row, gradient, d_heads = state.rows[steps.obs[t]], scratch.d_hidden[t], scratch.d_out[t]
         idle = time - row[TOUCHED]
         row[TOUCHED] = time
         decay_1, decay_2 = math.exp(idle * n.log_b1), math.exp(idle * n.log_b2)
@@ -515,29 +542,36 @@ def move_rows(state, scratch, steps, time, n):
             square = decay_2 * row[SQUARE + j] + (n.one - n.b2) * gradient[j] * gradient[j]
             row[MOMENT + j], row[SQUARE + j] = moment, square
             row[FIRST + j] -= rate * moment / (math.sqrt(square * correction) + n.eps)
-        again = scratch.count[t] - n.one
+        repeats = scratch.count[t] - n.one
         for j in range(USED):
-            pace = n.policy_rate if j < VALUE else (n.value_rate if j == VALUE else n.reward_rate)
-            row[OWN + j] -= pace * n.rollout * own[j] / (n.one + again * min(pace, n.one))
+            rate_per_visit = (
+                n.policy_rate if j < VALUE else (n.value_rate if j == VALUE else n.reward_rate)
+            )
+            row[HEAD_ROW + j] -= (
+                rate_per_visit
+                * n.rollout
+                * d_heads[j]
+                / (n.one + repeats * min(rate_per_visit, n.one))
+            )
 
 
 @compiled
 def learn(state, scratch, steps, n):
-    """One simultaneous step of both players on one trajectory."""
+    """Update the policy, the critic and tau simultaneously on one trajectory."""
     state.time[0] += n.one
     time, tau = state.time[0], math.exp(state.tau[0])
     forward(state, scratch, steps, n)
-    tau_gradient = play(scratch, steps, tau, n)
+    tau_gradient = policy_terms(scratch, steps, tau, n)
     differentiate_heads(scratch, steps, tau, n)
     backward(state, scratch, n)
-    move_shared(state, scratch, time, n)
-    move_tau(state, tau_gradient, time, n)
-    move_rows(state, scratch, steps, time, n)
+    update_shared(state, scratch, time, n)
+    update_tau(state, tau_gradient, time, n)
+    update_rows(state, scratch, steps, time, n)
 
 
 @compiled
 def run(state, scratch, steps, n, right, goals, rng, rollouts):
-    """Act, learn, again. `goals` [episodes]: whether each episode reached its goal, written as they end."""
+    """Alternate acting and learning; `goals` [episodes] is filled as episodes end."""
     for _ in range(rollouts):
         act(state, scratch, steps, n, right, goals, rng)
         learn(state, scratch, steps, n)

@@ -1,4 +1,4 @@
-"""How things are measured: side by side in one run, taking turns, as ratios with their spread."""
+"""Measure workloads side by side in one run, taking turns, and compare them as ratios."""
 
 import multiprocessing
 import statistics
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-Tell = Callable[[str], None]  # says what is being done; 'stage: detail'
-Contestant = Iterator[
-    tuple[int, float]
-]  # next() takes environment steps and gives (steps, seconds), without end; the first one compiles
+OnProgress = Callable[[str], None]  # is called with 'stage: detail'
+# next() runs some environment steps and returns (steps, seconds); the first call may compile.
+Workload = Iterator[tuple[int, float]]
 
 
 class Plan(NamedTuple):
@@ -22,22 +21,22 @@ class Plan(NamedTuple):
 
     quick: bool
     repeats: int
-    seconds: float  # of each contestant in each repeat, at least
+    seconds: float  # of each workload in each repeat, at least
     seeds: int  # of 'many seeds'
 
 
-class Finding(NamedTuple):
-    """A ratio: one value of each side a repeat. Sides that took turns are divided repeat by repeat."""
+class Comparison(NamedTuple):
+    """Two sides of a ratio, one value per repeat."""
 
     name: str
     meaning: str
-    above: list[float]
-    below: list[float]
+    above: list[float]  # numerators
+    below: list[float]  # denominators
     unit: str = "steps/s"
 
 
 class Ratio(NamedTuple):
-    """What a finding comes to."""
+    """The ratio of a comparison over its repeats."""
 
     median: float
     low: float
@@ -45,58 +44,66 @@ class Ratio(NamedTuple):
     repeats: int
 
 
-def ratio(finding: Finding) -> Ratio:
-    """The median over repeats, and the least and the greatest of them."""
-    each = [above / below for above, below in zip(finding.above, finding.below, strict=True)]
-    return Ratio(statistics.median(each), min(each), max(each), len(each))
+def ratio(comparison: Comparison) -> Ratio:
+    """The median, the least and the greatest ratio; sides are divided repeat by repeat."""
+    pairs = zip(comparison.above, comparison.below, strict=True)
+    ratios = [above / below for above, below in pairs]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
 
-def steps_per_second(contestant: Contestant, seconds: float) -> float:
-    """The pace of a contestant over at least that long."""
-    steps, spent = 0, 0.0
-    while spent < seconds:
-        more_steps, more_seconds = next(contestant)
-        steps, spent = steps + more_steps, spent + more_seconds
-    return steps / spent
+def steps_per_second(workload: Workload, seconds: float) -> float:
+    """The pace of a workload over at least that long."""
+    total_steps, total_seconds = 0, 0.0
+    while total_seconds < seconds:
+        steps, elapsed = next(workload)
+        total_steps, total_seconds = total_steps + steps, total_seconds + elapsed
+    return total_steps / total_seconds
 
 
-def alternate(contestants: dict[str, Contestant], plan: Plan, tell: Tell) -> dict[str, list[float]]:
-    """Steps per second of each contestant, a number a repeat; they take turns, so that a slow minute hits all of them."""
-    paces: dict[str, list[float]] = {name: [] for name in contestants}
+def measure_paces(
+    workloads: dict[str, Workload], plan: Plan, on_progress: OnProgress
+) -> dict[str, list[float]]:
+    """Steps per second of each workload, one value per repeat.
+
+    The workloads take turns, so that a slow minute of the machine affects all of them.
+    """
+    paces: dict[str, list[float]] = {name: [] for name in workloads}
     for repeat in range(plan.repeats):
-        for name, contestant in contestants.items():
-            tell(f"repeat {repeat + 1} of {plan.repeats}: {name}")
-            paces[name].append(steps_per_second(contestant, plan.seconds))
+        for name, workload in workloads.items():
+            on_progress(f"repeat {repeat + 1} of {plan.repeats}: {name}")
+            paces[name].append(steps_per_second(workload, plan.seconds))
     return paces
 
 
-def prepared(makers: dict[str, Callable[[], Contestant]], tell: Tell) -> dict[str, Contestant]:
-    """Every contestant by name, compiled and warm; they compile side by side, and are warmed up one after the other."""
-    tell(f"compiling: {', '.join(makers)}")
+def warm_up(
+    makers: dict[str, Callable[[], Workload]], on_progress: OnProgress
+) -> dict[str, Workload]:
+    """Make every workload in parallel, then take its first step, which compiles."""
+    on_progress(f"compiling: {', '.join(makers)}")
     with ThreadPoolExecutor() as pool:
-        made = dict(zip(makers, pool.map(lambda make: make(), makers.values()), strict=True))
-    for name, contestant in made.items():
-        tell(f"warming up: {name}")
-        next(contestant)
-    return made
+        workloads = dict(zip(makers, pool.map(lambda make: make(), makers.values()), strict=True))
+    for name, workload in workloads.items():
+        on_progress(f"warming up: {name}")
+        next(workload)
+    return workloads
 
 
-def resident(make: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
-    """A stream that lives in a fresh process of its own. Whoever is measured counts seconds there: the way to it costs nothing."""
+def in_subprocess(make: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
+    """An iterator that runs in a new process; seconds are counted there, without the pipe."""
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there, make, arguments), daemon=True)
+    connection, child_connection = context.Pipe()
+    process = context.Process(target=_serve, args=(child_connection, make, arguments), daemon=True)
     process.start()
-    there.close()
-    here.send("next")  # it may compile while this process goes on
+    child_connection.close()
+    connection.send("next")  # it may compile while this process goes on
 
     def stream() -> Iterator[T]:
         try:
             while True:
-                yield receive(process, here)
-                here.send("next")
+                yield receive(process, connection)
+                connection.send("next")
         finally:
-            here.close()  # which ends a process that waits for us
+            connection.close()  # ends a process that waits for the next request
             process.join(timeout=5)
             if process.is_alive():
                 process.terminate()
@@ -104,28 +111,28 @@ def resident(make: Callable[..., Iterator[T]], *arguments: Any) -> Iterator[T]:
     return stream()
 
 
-def receive(process: SpawnProcess, here: Connection) -> Any:
-    """The next thing that a process gives; what went wrong there is raised here."""
+def receive(process: SpawnProcess, connection: Connection) -> Any:
+    """The next value of a process; an exception in it is raised as RuntimeError."""
     try:
-        failed, what = here.recv()
+        failed, value = connection.recv()
     except (EOFError, ConnectionResetError):
         process.join()
         raise RuntimeError(
             f"a process of the benchmark ended with code {process.exitcode} and no answer"
         ) from None
     if failed:
-        raise RuntimeError(what)
-    return what
+        raise RuntimeError(value)
+    return value
 
 
 def _serve(
-    there: Connection, make: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]
+    connection: Connection, make: Callable[..., Iterator[Any]], arguments: tuple[Any, ...]
 ) -> None:
     try:
         stream = make(*arguments)
-        while there.recv():
-            there.send((False, next(stream)))
+        while connection.recv():
+            connection.send((False, next(stream)))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the other side hung up, or is being interrupted as we are
+        return  # the parent closed the connection, or both are interrupted
     except Exception:
-        there.send((True, traceback.format_exc()))
+        connection.send((True, traceback.format_exc()))

@@ -1,159 +1,157 @@
-"""What is measured: comparisons by name, each a function from a plan to findings.
+"""The comparisons of `ersac bench` by name, each a function from a plan to comparisons.
 
-Whoever is not ours lives in a process of its own, where jax is as it comes: one device, and nothing of our settings.
+Other implementations run in processes of their own, with jax as installed: one device, and none of
+ersac's settings.
 """
 
 import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import contestants, growth, sampling
-from benchmarks.measure import Finding, Plan, Tell, alternate, prepared, resident
+from benchmarks import growth, sampling, workloads
+from benchmarks.measure import (
+    Comparison,
+    OnProgress,
+    Plan,
+    in_subprocess,
+    measure_paces,
+    warm_up,
+)
 
-LIMIT_DEPTH = 50  # at which ours meets the kernel; neither depends on it much
+KERNEL_DEPTH = 50  # neither side depends on it much
 
 
-def against_bsuite(plan: Plan, tell: Tell) -> list[Finding]:
-    """Ours against bsuite's JAX actor-critic: one seed against one, and ours with many seeds on all cores."""
-    found = []
+def against_actor_critic(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """ersac with one seed, and with many on all cores, against bsuite's JAX actor-critic."""
+    comparisons = []
     for depth in (50,) if plan.quick else (20, 50, 100):
         makers = {
-            "one_seed": partial(contestants.ours, depth),
-            "bsuite": partial(resident, contestants.bsuite_actor_critic, depth),
-            "many_seeds": partial(contestants.ours, depth, plan.seeds),
+            "one_seed": partial(workloads.ersac, depth),
+            "bsuite": partial(in_subprocess, workloads.bsuite_actor_critic, depth),
+            "many_seeds": partial(workloads.ersac, depth, plan.seeds),
         }
-        paces = alternate(prepared(makers, tell), plan, tell)
-        whose = f"bsuite's JAX actor-critic, depth {depth}"
-        for name, seeds in (("one_seed", "one seed"), ("many_seeds", f"{plan.seeds} seeds")):
-            found.append(
-                Finding(
-                    f"bsuite_actor_critic/depth_{depth}/{name}",
-                    f"{seeds} of ours / {whose}",
-                    paces[name],
+        paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+        for side, seeds in (("one_seed", "1 seed"), ("many_seeds", f"{plan.seeds} seeds")):
+            comparisons.append(
+                Comparison(
+                    f"bsuite_actor_critic/depth_{depth}/{side}",
+                    f"ersac, {seeds} / bsuite actor-critic (JAX), depth {depth}",
+                    paces[side],
                     paces["bsuite"],
                 )
             )
-    return found
+    return comparisons
 
 
-def against_boot_dqn(plan: Plan, tell: Tell) -> list[Finding]:
-    """Ours, the actor-critic, against bsuite's JAX Bootstrapped DQN."""
-    depth = 25 if plan.quick else 20  # where growth has compiled ours already
+def against_boot_dqn(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """ersac, an actor-critic, against bsuite's JAX Bootstrapped DQN."""
+    depth = 25 if plan.quick else 20  # already compiled by `growth`
     makers = {
-        "ours": partial(contestants.ours, depth),
-        "boot_dqn": partial(resident, contestants.bsuite_boot_dqn, depth),
+        "ersac": partial(workloads.ersac, depth),
+        "bsuite": partial(in_subprocess, workloads.bsuite_boot_dqn, depth),
     }
-    paces = alternate(prepared(makers, tell), plan, tell)
-    meaning = f"one seed of ours / bsuite's JAX boot_dqn, depth {depth}"
-    return [
-        Finding(
-            f"bsuite_boot_dqn/depth_{depth}/one_seed", meaning, paces["ours"], paces["boot_dqn"]
-        )
-    ]
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+    name = f"bsuite_boot_dqn/depth_{depth}/one_seed"
+    meaning = f"ersac, 1 seed / bsuite boot_dqn (JAX), depth {depth}"
+    return [Comparison(name, meaning, paces["ersac"], paces["bsuite"])]
 
 
-def against_same_boot_dqn(plan: Plan, tell: Tell) -> list[Finding]:
-    """Our Bootstrapped DQN against bsuite's JAX one: as many members, the same batch, an update a step."""
+def against_same_boot_dqn(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """The two Bootstrapped DQNs with as many members, the same batch, one update per step."""
     depth = 20
     makers = {
-        "ours": partial(contestants.boot_dqn, depth),
-        "bsuite": partial(resident, contestants.bsuite_boot_dqn_of_ten, depth),
+        "ersac": partial(workloads.boot_dqn, depth),
+        "bsuite": partial(in_subprocess, workloads.bsuite_boot_dqn_of_ten, depth),
     }
-    paces = alternate(prepared(makers, tell), plan, tell)
-    meaning = f"one seed of our boot-dqn / bsuite's JAX boot_dqn with ten members, depth {depth}"
-    return [Finding(f"boot_dqn/depth_{depth}", meaning, paces["ours"], paces["bsuite"])]
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+    meaning = f"ersac's boot-dqn / bsuite boot_dqn (JAX), 10 members, 1 seed, depth {depth}"
+    return [Comparison(f"boot_dqn/depth_{depth}", meaning, paces["ersac"], paces["bsuite"])]
 
 
-def against_dense(plan: Plan, tell: Tell) -> list[Finding]:
-    """Ours against the same learner with one-hot inputs and dense optimisers."""
-    found = []
+def against_dense(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """ersac against the same agent with one-hot inputs and dense optimisers."""
+    comparisons = []
     for depth in (250,) if plan.quick else (25, 100, 250):
         makers = {
-            "ours": partial(contestants.ours, depth),
-            "dense": partial(resident, contestants.dense_ours, depth),
+            "ersac": partial(workloads.ersac, depth),
+            "dense": partial(in_subprocess, workloads.dense_ersac, depth),
         }
-        paces = alternate(prepared(makers, tell), plan, tell)
-        meaning = f"ours / the same learner, dense, depth {depth}"
-        found.append(Finding(f"dense/depth_{depth}", meaning, paces["ours"], paces["dense"]))
-    return found
+        paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+        meaning = f"ersac / the same agent with one-hot inputs and dense Adam, depth {depth}"
+        comparisons.append(
+            Comparison(f"dense/depth_{depth}", meaning, paces["ersac"], paces["dense"])
+        )
+    return comparisons
 
 
-def against_kernel(plan: Plan, tell: Tell) -> list[Finding]:
-    """Ours against the hand-written kernel, each with the same single core."""
+def against_kernel(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """ersac against the hand-written kernel, both on the same single core."""
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    depth = LIMIT_DEPTH
+    depth = KERNEL_DEPTH
     counts = (1,) if plan.quick else (1, plan.seeds)
     makers = {
-        f"seeds {count}": partial(resident, contestants.ours_on_core, core, depth, count)
+        f"seeds {count}": partial(in_subprocess, workloads.ersac_on_core, core, depth, count)
         for count in counts
     }
-    paces = alternate(
-        prepared(
-            makers | {"numba": partial(resident, contestants.kernel_on_core, core, depth)}, tell
-        ),
-        plan,
-        tell,
-    )
+    makers["numba"] = partial(in_subprocess, workloads.kernel_on_core, core, depth)
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
     name = lambda count: "numba/one_seed" if count == 1 else f"numba/seeds_{count}"
-    meaning = lambda count: (
-        f"{'one seed' if count == 1 else f'{count} seeds'} of ours / numba kernel, one core, depth {depth}"
-    )
+    seeds = lambda count: "1 seed" if count == 1 else f"{count} seeds"
+    meaning = lambda count: f"ersac, {seeds(count)} / numba kernel, one core, depth {depth}"
     return [
-        Finding(name(count), meaning(count), paces[f"seeds {count}"], paces["numba"])
+        Comparison(name(count), meaning(count), paces[f"seeds {count}"], paces["numba"])
         for count in counts
     ]
 
 
-def against_sum_tree(plan: Plan, tell: Tell) -> list[Finding]:
-    """Drawing sixteen of ten thousand by priority and reweighting them: short running sums against a sum tree."""
-    paces = alternate(
-        prepared({"ours": sampling.short_sums, "tree": sampling.sum_tree}, tell), plan, tell
-    )
-    meaning = f"short running sums / sum tree, {sampling.BATCH} draws and new priorities among {sampling.SLOTS:,}"
+def against_sum_tree(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """Prioritised sampling: the prefix sums of ersac's replay against a sum tree."""
+    makers = {"ersac": sampling.prefix_sums, "tree": sampling.sum_tree}
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+    slots, batch = sampling.SLOTS, sampling.BATCH
+    meaning = f"prefix sums / sum tree, {batch} draws and priority updates of {slots:,} slots"
     return [
-        Finding(
-            f"sampling/slots_{sampling.SLOTS}", meaning, paces["ours"], paces["tree"], "rounds/s"
-        )
+        Comparison(f"sampling/slots_{slots}", meaning, paces["ersac"], paces["tree"], "rounds/s")
     ]
 
 
-def against_random_actions(plan: Plan, tell: Tell) -> list[Finding]:
-    """The loop for environments on the host against what those environments can be stepped at."""
+def against_random_actions(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
+    """Training on the host against stepping its environments with random actions."""
     makers = {
-        "ours": contestants.host_loop,
-        "same": contestants.random_actions,
-        "gymnasium": contestants.gymnasium_random_actions,
+        "ersac": workloads.host_loop,
+        "same": workloads.random_actions,
+        "gymnasium": workloads.gymnasium_random_actions,
     }
-    paces = alternate(prepared(makers, tell), plan, tell)
-    what = f"ersac on {contestants.HOST_ENVS} x gym:{contestants.HOST_ENV}"
+    paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
+    ersac = f"ersac on {workloads.HOST_ENVS} x gym:{workloads.HOST_ENV}"
     return [
-        Finding(
+        Comparison(
             "host/same_environments",
-            f"{what} / the same, random actions",
-            paces["ours"],
+            f"{ersac} / the same environments with random actions",
+            paces["ersac"],
             paces["same"],
         ),
-        Finding(
+        Comparison(
             "host/gymnasium_vector",
-            f"{what} / Gymnasium's vector of them, random actions",
-            paces["ours"],
+            f"{ersac} / Gymnasium's vector environment with random actions",
+            paces["ersac"],
             paces["gymnasium"],
         ),
     ]
 
 
-SUITE: dict[str, Callable[[Plan, Tell], list[Finding]]] = {
-    "bsuite_actor_critic": against_bsuite,
+SUITE: dict[str, Callable[[Plan, OnProgress], list[Comparison]]] = {
+    "bsuite_actor_critic": against_actor_critic,
     "bsuite_boot_dqn": against_boot_dqn,
     "boot_dqn": against_same_boot_dqn,
     "dense": against_dense,
     "numba": against_kernel,
-    "growth": growth.measure,
+    "growth": growth.measure_growth,
     "sampling": against_sum_tree,
     "host": against_random_actions,
 }
 
-WANTED: dict[str, float] = {  # at least: what this library promises
+TARGETS: dict[str, float] = {  # the least ratio that is promised
     "bsuite_actor_critic/depth_50/one_seed": 150,
     "bsuite_actor_critic/depth_50/many_seeds": 500,
     "dense/depth_100": 10,

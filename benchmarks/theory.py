@@ -1,4 +1,7 @@
-"""How fast the theory is: exact K-learning solves of DeepSea 40, tau* included. Run it with `python benchmarks/theory.py`."""
+"""The speed of exact K-learning solves of DeepSea 40, tau* included.
+
+python benchmarks/theory.py
+"""
 
 import time
 
@@ -14,12 +17,12 @@ DEPTH, SOLVES, REPEATS = 40, 1000, 3
 
 
 def halfway_beliefs(seed: int) -> Beliefs:
-    """Beliefs of a diver that has seen a random half of its sea: the search for tau* is hardest there."""
+    """Beliefs in which a random half of the rewards is known: the hardest case for tau*."""
     env_params = mdps.deep_sea_mdp(DEPTH, seed)
-    seen = jnp.asarray(np.random.default_rng(seed).random(env_params.reward.shape) < 0.5)
+    known = jnp.asarray(np.random.default_rng(seed).random(env_params.reward.shape) < 0.5)
     return Beliefs(
-        env_params._replace(reward=jnp.where(seen, env_params.reward, 0)),
-        jnp.where(seen, 0, 0.01).astype(env_params.reward.dtype),
+        env_params._replace(reward=jnp.where(known, env_params.reward, 0)),
+        jnp.where(known, 0, 0.01).astype(env_params.reward.dtype),
     )
 
 
@@ -28,22 +31,24 @@ def main() -> None:
         lambda *x: jnp.stack(x), *[halfway_beliefs(seed) for seed in range(SOLVES)]
     )
     solve = jax.jit(jax.vmap(klearning.solve))
-    began = time.perf_counter()
+    start = time.perf_counter()
     solution = jax.block_until_ready(solve(beliefs))
-    print(f"compiled and solved once in {time.perf_counter() - began:.2f} s")
+    print(f"compiled and solved once in {time.perf_counter() - start:.2f} s")
     times = []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         solution = jax.block_until_ready(solve(beliefs))
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     terms = jax.jit(jax.vmap(klearning.boltzmann_terms))(beliefs, solution.tau)
-    off = np.abs(np.asarray(jnp.log(2 * solution.tau**2 * terms[1] / terms[0])))
-    best = min(times)
+    residual = np.abs(np.asarray(jnp.log(2 * solution.tau**2 * terms[1] / terms[0])))
+    seconds = min(times)
     print(
-        f"{SOLVES:,} exact K-learning solves of DeepSea {DEPTH}, tau* included: {best:.2f} s ({1e3 * best / SOLVES:.2f} ms each)"
+        f"{SOLVES:,} exact K-learning solves of DeepSea {DEPTH}, tau* included: {seconds:.2f} s"
+        f" ({1e3 * seconds / SOLVES:.2f} ms each)"
     )
     print(
-        f"tau* from {solution.tau.min():.4f} to {solution.tau.max():.4f}, first-order condition off by at most {off.max():.1e}"
+        f"tau* from {solution.tau.min():.4f} to {solution.tau.max():.4f},"
+        f" first-order condition met within {residual.max():.1e}"
     )
 
 

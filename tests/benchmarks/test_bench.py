@@ -1,4 +1,4 @@
-"""How the benchmark measures and what it prints, without waiting for what it measures."""
+"""How `ersac bench` measures and what it prints, with workloads that take no time."""
 
 import functools
 import itertools
@@ -6,37 +6,35 @@ import json
 import os
 
 import pytest
-from benchmarks.measure import Finding, Plan
+from benchmarks.measure import Comparison, Plan
 
 import benchmarks
 from benchmarks import __main__ as command
-from benchmarks import contestants, growth, measure, suite
+from benchmarks import growth, measure, suite, workloads
 
 PLAN = Plan(quick=True, repeats=3, seconds=1.0, seeds=2)
-FINDING = Finding("dense/depth_100", "ours / theirs", [20.0, 60.0, 30.0], [2.0, 2.0, 1.0])
+COMPARISON = Comparison("dense/depth_100", "ours / theirs", [20.0, 60.0, 30.0], [2.0, 2.0, 1.0])
 
 
 def steady(steps: int, seconds: float, log: list[str], name: str):
-    """A contestant of a known pace that says when it was asked."""
+    """A workload of a known pace that logs each call."""
     while True:
         log.append(name)
         yield steps, seconds
 
 
-def test_sides_take_turns_for_as_long_as_was_planned():
+def test_workloads_take_turns_of_the_planned_length():
     log: list[str] = []
-    paces = measure.alternate(
+    paces = measure.measure_paces(
         {"a": steady(10, 0.5, log, "a"), "b": steady(3, 2.0, log, "b")}, PLAN, lambda text: None
     )
     assert paces == {"a": [20.0] * 3, "b": [1.5] * 3}
     assert "".join(log) == "aab" * 3
 
 
-def test_a_ratio_is_taken_repeat_by_repeat():
-    assert measure.ratio(FINDING) == (30.0, 10.0, 30.0, 3)
-    slow_minute = FINDING._replace(
-        above=[20.0, 2.0], below=[2.0, 0.2]
-    )  # hits both sides, and so neither
+def test_ratios_are_taken_per_repeat():
+    assert measure.ratio(COMPARISON) == (30.0, 10.0, 30.0, 3)
+    slow_minute = COMPARISON._replace(above=[20.0, 2.0], below=[2.0, 0.2])  # of both sides
     assert measure.ratio(slow_minute)[:3] == pytest.approx((10, 10, 10))
 
 
@@ -45,54 +43,55 @@ def count_up(start: int):
         yield number, os.getpid()
 
 
-def vanish():
+def exit_with_code_3():
     os._exit(3)
 
 
-def test_a_contestant_may_live_in_a_process_of_its_own():
-    contestants = measure.prepared(
-        {"here": lambda: count_up(1), "there": functools.partial(measure.resident, count_up, 5)},
-        print,
-    )
-    (here, ours), (there, theirs) = next(contestants["here"]), next(contestants["there"])
-    assert (here, there) == (2, 6)  # past the first chunk, in which it compiled
-    assert ours != theirs
-    contestants["there"].close()
+def test_a_workload_in_a_subprocess():
+    makers = {
+        "local": lambda: count_up(1),
+        "child": functools.partial(measure.in_subprocess, count_up, 5),
+    }
+    warm = measure.warm_up(makers, print)
+    (local, pid), (child, child_pid) = next(warm["local"]), next(warm["child"])
+    assert (local, child) == (2, 6)  # the first value was taken by the warm-up
+    assert pid != child_pid
+    warm["child"].close()
     with pytest.raises(ProcessLookupError):
-        os.kill(theirs, 0)
+        os.kill(child_pid, 0)
 
 
 @pytest.mark.parametrize(
-    ("function", "message"), [(len, "exactly one argument"), (vanish, "code 3")]
+    ("function", "message"), [(len, "exactly one argument"), (exit_with_code_3, "code 3")]
 )
-def test_a_process_that_fails_is_an_error_here(function, message):
+def test_a_failing_subprocess_raises(function, message):
     with pytest.raises(RuntimeError, match=message):
-        next(measure.resident(function))
+        next(measure.in_subprocess(function))
 
 
 @pytest.fixture
 def instant(monkeypatch):
-    """The command, with a suite that knows its answers."""
+    """A suite that measures nothing."""
     monkeypatch.setattr(
         suite,
         "SUITE",
-        {name: lambda plan, tell: [] for name in command.NAMES}
-        | {"dense": lambda plan, tell: [FINDING]},
+        {name: lambda plan, on_progress: [] for name in command.NAMES}
+        | {"dense": lambda plan, on_progress: [COMPARISON]},
     )
 
 
 def test_json_is_the_last_line(instant, capsys):
     assert benchmarks.main(["--json", "--only", "dense", "numba"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["ratios"] == {
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["ratios"] == {
         "dense/depth_100": {"median": 30.0, "low": 10.0, "high": 30.0, "repeats": 3}
     }
-    assert told["measured"]["dense/depth_100"] == {"above": 30.0, "below": 2.0, "unit": "steps/s"}
-    assert told["machine"]["cores"] == os.cpu_count()
-    assert told["date"][:2] == "20"
+    assert report["measured"]["dense/depth_100"] == {"above": 30.0, "below": 2.0, "unit": "steps/s"}
+    assert report["machine"]["cores"] == os.cpu_count()
+    assert report["date"][:2] == "20"
 
 
-def test_the_tables_show_ratio_spread_and_promise(instant, capsys):
+def test_the_tables_show_ratio_spread_and_target(instant, capsys):
     benchmarks.main(["--markdown"])
     assert "| ours / theirs | 30x | 10 to 30 | >= 10: yes |" in capsys.readouterr().out
     benchmarks.main([])
@@ -103,7 +102,7 @@ def test_the_tables_show_ratio_spread_and_promise(instant, capsys):
 @pytest.mark.parametrize(
     "argv", [["--only", "nothing"], ["--repeats", "0"], ["--seeds", "few"], ["--fast"]]
 )
-def test_options_are_refused_before_anything_is_measured(argv, monkeypatch, capsys):
+def test_bad_options_are_refused_before_measuring(argv, monkeypatch, capsys):
     monkeypatch.setattr(command, "measure", lambda options: pytest.fail("measured"))
     with pytest.raises(SystemExit) as stop:
         benchmarks.main(argv)
@@ -112,17 +111,17 @@ def test_options_are_refused_before_anything_is_measured(argv, monkeypatch, caps
 
 def test_names_are_those_of_the_suite():
     assert tuple(suite.SUITE) == command.NAMES
-    assert {name.split("/")[0] for name in suite.WANTED} <= set(command.NAMES)
+    assert {name.split("/")[0] for name in suite.TARGETS} <= set(command.NAMES)
 
 
 @pytest.mark.slow
 def test_bsuite_runs_as_published():
-    episodes = contestants.bsuite_chunks("actor_critic", depth=4, first=2, then=3)
+    episodes = workloads.bsuite_chunks("actor_critic", depth=4, first=2, then=3)
     assert [steps for steps, _ in itertools.islice(episodes, 3)] == [8, 12, 12]
 
 
-def test_memory_is_this_process_s_own():
+def test_peak_memory_is_that_of_this_process():
     before = growth.peak_resident_bytes()
-    room = bytearray(64 * 2**20)
-    room[:: 2**10] = bytes([1]) * len(room[:: 2**10])
+    memory = bytearray(64 * 2**20)
+    memory[:: 2**10] = bytes([1]) * len(memory[:: 2**10])
     assert growth.peak_resident_bytes() - before > 32 * 2**20
