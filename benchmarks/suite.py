@@ -69,15 +69,15 @@ def against_same_boot_dqn(plan: Plan, on_progress: OnProgress) -> list[Compariso
 
 
 def against_dense(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
-    """ersac against the same agent with one-hot inputs and dense optimisers."""
+    """ersac with tables against the same agent with one-hot inputs and dense optimisers."""
     comparisons = []
     for depth in (250,) if plan.quick else (25, 100, 250):
         makers = {
-            "ersac": partial(workloads.ersac, depth),
+            "ersac": partial(workloads.ersac, depth, **workloads.TABLE),
             "dense": partial(in_subprocess, workloads.dense_ersac, depth),
         }
         paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
-        meaning = f"ersac / the same agent with one-hot inputs and dense Adam, depth {depth}"
+        meaning = f"ersac / the same agent with one-hot inputs and dense optimisers, depth {depth}"
         comparisons.append(
             Comparison(f"dense/depth_{depth}", meaning, paces["ersac"], paces["dense"])
         )

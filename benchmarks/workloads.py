@@ -20,13 +20,14 @@ from ersac.envs.make import make_host_env
 from ersac.loops import device, host
 
 HOST_ENV, HOST_ENVS = "CartPole-v1", 16
+TABLE: dict[str, Any] = {"agent": "ersac-sampled", "network": "table"}  # of dense.py, kernel.py
 RANDOM_STEPS = 500  # of all environments at once, per call
 KERNEL_ROLLOUTS = 200  # per call
 BOOT_DQN_WARM_STEPS = 140  # past the 128 of its minimum replay: it then learns at every step
 
 
-def ersac(depth: int, seeds: int = 1, **changes: bool) -> Workload:
-    """The `ersac` preset in the library's own loop, on all cores that it uses."""
+def ersac(depth: int, seeds: int = 1, **changes: Any) -> Workload:
+    """The `ersac` preset, or one with changes, in the library's own loop on all cores."""
     chunks = device.run_device(
         device.prepare_device(api.make_settings(depth=depth, seeds=seeds, **changes))
     )
@@ -78,24 +79,22 @@ def random_steps(step: Callable[[np.ndarray], Any], n_actions: int) -> Workload:
 
 
 def dense_ersac(depth: int) -> Workload:
-    """The same agent with one-hot inputs and dense optimisers; calls take similar time."""
+    """The TABLE agent with one-hot inputs and dense optimisers; calls take similar time."""
     return dense.run_dense(
-        api.make_settings(depth=depth, seeds=1, agent="ersac-sampled", network="table"),
+        api.make_settings(depth=depth, seeds=1, **TABLE),
         rollouts=max(1, 12_500 // depth**2),
     )
 
 
 def ersac_on_core(core: int, depth: int, seeds: int) -> Workload:
-    """ersac with the reward heads of the kernel, pinned to one core before jax starts."""
+    """The TABLE agent with the reward heads of the kernel, pinned to a core before jax starts."""
     pin(core)
-    return ersac(depth, seeds, shared_reward_heads=True)
+    return ersac(depth, seeds, shared_reward_heads=True, **TABLE)
 
 
 def kernel_on_core(core: int, depth: int) -> Workload:
     """The hand-written kernel with one seed; pinned to one core once it is compiled."""
-    settings = api.make_settings(
-        depth=depth, seeds=1, agent="ersac-sampled", network="table", shared_reward_heads=True
-    )
+    settings = api.make_settings(depth=depth, seeds=1, shared_reward_heads=True, **TABLE)
     length, rng = settings.agent.rollout, np.random.default_rng(0)
     state, constants = (
         kernel.init_state(settings),

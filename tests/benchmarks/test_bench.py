@@ -5,12 +5,14 @@ import itertools
 import json
 import os
 
+import numpy as np
 import pytest
 from benchmarks.measure import Comparison, Plan
 
 import benchmarks
 from benchmarks import __main__ as command
-from benchmarks import growth, measure, suite, workloads
+from benchmarks import growth, kernel, measure, suite, workloads
+from ersac import api
 
 PLAN = Plan(quick=True, repeats=3, seconds=1.0, seeds=2)
 COMPARISON = Comparison("dense/depth_100", "ours / theirs", [20.0, 60.0, 30.0], [2.0, 2.0, 1.0])
@@ -112,6 +114,12 @@ def test_bad_options_are_refused_before_measuring(argv, monkeypatch, capsys):
 def test_names_are_those_of_the_suite():
     assert tuple(suite.SUITE) == command.NAMES
     assert {name.split("/")[0] for name in suite.TARGETS} <= set(command.NAMES)
+
+
+def test_the_dense_agent_and_the_kernel_accept_the_table_settings():
+    settings = api.make_settings(depth=5, seeds=1, shared_reward_heads=True, **workloads.TABLE)
+    kernel.make_constants(settings.agent, 5, np.float32)
+    assert isinstance(next(workloads.ersac(5, chunk=1, rollout=5, **workloads.TABLE))[0], int)
 
 
 @pytest.mark.slow
