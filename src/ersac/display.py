@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live table on a terminal, plain lines elsewhere."""
+"""The progress of a run or a sweep: a live table on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -15,30 +15,28 @@ LINE_SECONDS = 2.0  # between plain lines
 
 
 class Status(NamedTuple):
-    """Where a run is; an entry a seed."""
+    """The progress of a run; arrays and lists have an entry a seed."""
 
     seeds: list[int]
-    done: int  # of the seed that has fewest
+    done: int  # of the budget, by the seed that has done least
     budget: int
+    budget_unit: str  # episodes or steps
     seconds: float  # since the first step
     steps_per_second: float
     goal_share: np.ndarray  # of the last 100 episodes
-    told: dict[str, np.ndarray]  # what the learner says of itself
-    solved: list[int | None]
-    unit: str = "episodes"  # that is budgeted
-    returns: np.ndarray | None = (
-        None  # means of the last 100 episodes, where these tell more than goals
-    )
+    returns: np.ndarray | None  # means of the last 100 episodes; None: goal_share is shown
+    metrics: dict[str, np.ndarray]  # of the learner
+    solved_at: list[int | None]  # episodes
 
 
 class SweepStatus(NamedTuple):
-    """Where a sweep is."""
+    """The progress of a sweep."""
 
     steps: int
     steps_wanted: int
-    steps_here: int  # of those, in this life of the sweep
-    seconds: float  # of this life
-    batches: int  # that have an end
+    steps_here: int  # of those, taken since the sweep was started or resumed
+    seconds: float  # since then
+    batches: int  # that have ended
     batches_wanted: int
     runs: int  # that have ended
     runs_wanted: int
@@ -46,13 +44,13 @@ class SweepStatus(NamedTuple):
 
 
 class Display(Protocol):
-    """Somewhere to show a run, or a sweep."""
+    """Shows the progress of a run or a sweep."""
 
     def show(self, status: Any) -> None:
-        """Show where it is now."""
+        """Show the latest progress."""
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Show the last progress and stop."""
 
 
 class NullDisplay:
@@ -66,58 +64,64 @@ class NullDisplay:
 
 
 class LineDisplay:
-    """A plain line every two seconds."""
+    """Prints a line every two seconds."""
 
-    def __init__(self, console: Console, words: Callable[[Any], str]) -> None:
-        self.console, self.words = console, words
+    def __init__(self, console: Console, to_line: Callable[[Any], str]) -> None:
+        self.console, self.to_line = console, to_line
         self.next = 0.0
         self.last: Any = None
         self.shown: Any = None
 
     def show(self, status: Any) -> None:
-        """Print a line unless one was printed just now."""
+        """Print a line unless the previous one is less than two seconds old."""
         self.last = status
         if time.monotonic() >= self.next:
             self._print(status)
 
     def close(self) -> None:
-        """Print the last state, if it was not."""
+        """Print the last progress if it has not been printed."""
         if self.last is not None and self.last is not self.shown:
             self._print(self.last)
 
     def _print(self, status: Any) -> None:
         self.next, self.shown = time.monotonic() + LINE_SECONDS, status
-        self.console.print(self.words(status), soft_wrap=True, highlight=False)
+        self.console.print(self.to_line(status), soft_wrap=True, highlight=False)
 
 
 def format_status(status: Status) -> str:
-    """Where a run is, in a line."""
-    spread = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
-    done = sum(solved is not None for solved in status.solved)
-    told = "".join(f"  {name} {spread(values, '.3g')}" for name, values in status.told.items())
-    reached = (
-        f"goal {spread(status.goal_share, '.2f')}"
-        if status.returns is None
-        else f"return {spread(status.returns, '.4g')}"
-    )
-    return (
-        f"{status.unit.removesuffix('s')} {status.done:,}/{status.budget:,}  {status.steps_per_second:,.0f} steps/s  eta {eta(status)}"
-        f"  solved {done}/{len(status.seeds)}  {reached}{told}"
-    )
+    """Return a run's progress as a line."""
+    min_max = lambda values, form: f"{np.min(values):{form}}..{np.max(values):{form}}"
+    solved = sum(episode is not None for episode in status.solved_at)
+    score = f"goal {min_max(status.goal_share, '.2f')}"
+    if status.returns is not None:
+        score = f"return {min_max(status.returns, '.4g')}"
+    parts = [
+        f"{status.budget_unit.removesuffix('s')} {status.done:,}/{status.budget:,}",
+        f"{status.steps_per_second:,.0f} steps/s",
+        f"eta {eta(status)}",
+        f"solved {solved}/{len(status.seeds)}",
+        score,
+        *(f"{name} {min_max(values, '.3g')}" for name, values in status.metrics.items()),
+    ]
+    return "  ".join(parts)
 
 
 def format_sweep_status(status: SweepStatus) -> str:
-    """Where a sweep is, in a line."""
+    """Return a sweep's progress as a line."""
     left = status.seconds * (status.steps_wanted - status.steps) / max(1, status.steps_here)
-    eta = duration(left) if status.steps_here else "?"
-    return (
-        f"{status.steps / max(1, status.steps_wanted):.0%} of {status.steps_wanted:,} steps  eta {eta}"
-        f"  batches {status.batches}/{status.batches_wanted}  runs {status.runs}/{status.runs_wanted}  failed {status.failed}"
-    )
+    share = status.steps / max(1, status.steps_wanted)
+    parts = [
+        f"{share:.0%} of {status.steps_wanted:,} steps",
+        f"eta {format_duration(left) if status.steps_here else '?'}",
+        f"batches {status.batches}/{status.batches_wanted}",
+        f"runs {status.runs}/{status.runs_wanted}",
+        f"failed {status.failed}",
+    ]
+    return "  ".join(parts)
 
 
-def progress_bar(console: Console) -> Progress:
-    """A bar with what is done, how long it took and how long it will."""
+def make_progress_bar(console: Console) -> Progress:
+    """Return a bar with the share done, the time elapsed and the time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -129,10 +133,10 @@ def progress_bar(console: Console) -> Progress:
 
 
 class BarDisplay:
-    """A sweep's progress, redrawn in place."""
+    """A sweep's progress bar, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = progress_bar(console)
+        self.progress = make_progress_bar(console)
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.progress.start()
 
@@ -153,38 +157,36 @@ class BarDisplay:
 class TableDisplay:
     """A progress bar and a table, a row a seed, redrawn in place."""
 
-    ROWS = 16  # more seeds than this are counted, not listed
+    ROWS = 16  # seeds that are listed; further ones are counted
 
     def __init__(self, console: Console) -> None:
-        self.progress = progress_bar(console)
+        self.progress = make_progress_bar(console)
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.live = Live(self.progress, console=console, refresh_per_second=4)
         self.live.start()
 
     def show(self, status: Status) -> None:
         """Redraw."""
-        text = f"{status.done:,} of {status.budget:,} {status.unit}, {status.steps_per_second:,.0f} steps/s"
+        done = f"{status.done:,} of {status.budget:,} {status.budget_unit}"
         self.progress.update(
             self.task,
-            description=text,
+            description=f"{done}, {status.steps_per_second:,.0f} steps/s",
             total=status.budget,
             completed=status.done,
             eta=f"eta {eta(status)}",
         )
-        reached = "goal, last 100" if status.returns is None else "return, last 100"
-        table = Table("seed", reached, *status.told, "solved at", box=None, header_style="bold")
+        score = "goal, last 100" if status.returns is None else "return, last 100"
+        table = Table("seed", score, *status.metrics, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
-            solved = "" if status.solved[i] is None else f"{status.solved[i]:,}"
-            numbers = (f"{values[i]:.3g}" for values in status.told.values())
-            share = (
-                f"{status.goal_share[i]:.0%}"
-                if status.returns is None
-                else f"{status.returns[i]:.4g}"
-            )
-            table.add_row(str(seed), share, *numbers, solved)
+            solved = "" if status.solved_at[i] is None else f"{status.solved_at[i]:,}"
+            metrics = (f"{values[i]:.3g}" for values in status.metrics.values())
+            score = f"{status.goal_share[i]:.0%}"
+            if status.returns is not None:
+                score = f"{status.returns[i]:.4g}"
+            table.add_row(str(seed), score, *metrics, solved)
         hidden = len(status.seeds) - self.ROWS
         if hidden > 0:
-            rest = sum(solved is not None for solved in status.solved[self.ROWS :])
+            rest = sum(solved is not None for solved in status.solved_at[self.ROWS :])
             table.add_row("...", f"and {hidden} more, {rest} of them solved")
         self.live.update(Group(self.progress, table))
 
@@ -194,12 +196,12 @@ class TableDisplay:
 
 
 def note(text: str) -> None:
-    """Say one thing that a person must know, even where nothing else is shown."""
+    """Print one line to stderr, even if the display is off."""
     print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def make_display(show: bool, console: Console | None = None) -> Display:
-    """The display of a run that fits the output."""
+    """Return a run's display: a table on a terminal, lines elsewhere, nothing if not `show`."""
     console = console or Console()
     if not show:
         return NullDisplay()
@@ -207,7 +209,7 @@ def make_display(show: bool, console: Console | None = None) -> Display:
 
 
 def make_sweep_display(show: bool) -> Display:
-    """The display of a sweep that fits the output."""
+    """Return a sweep's display: a bar on a terminal, lines elsewhere, nothing if not `show`."""
     console = Console()
     if not show:
         return NullDisplay()
@@ -215,12 +217,12 @@ def make_sweep_display(show: bool) -> Display:
 
 
 def eta(status: Status) -> str:
-    """The time that the rest of the budget will take at this pace."""
-    return duration(status.seconds * (status.budget - status.done) / max(1, status.done))
+    """Return the time left at the present pace."""
+    return format_duration(status.seconds * (status.budget - status.done) / max(1, status.done))
 
 
-def duration(seconds: float) -> str:
-    """A time as a person would say it."""
+def format_duration(seconds: float) -> str:
+    """Return a duration in hours, minutes or seconds."""
     if seconds >= 7200:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

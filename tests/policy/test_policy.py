@@ -577,7 +577,10 @@ def test_a_run_on_an_environment_of_ones_own_goes_on_in_python_only(tmp_path, ca
     assert again.policy(np.zeros(2)) in (5, 6, 7)
     capsys.readouterr()
     said = ended_with(2, ["resume", str(tmp_path / "run")])
-    assert "Told was made in Python; go on there: ersac.train(Told, out=..., resume=True)" in said
+    assert (
+        "Told was created in Python; resume it there: ersac.train(Told, out=..., resume=True)"
+        in said
+    )
     assert (
         "Told is created by a Python function, which is not stored: call result.evaluate()"
         in ended_with(2, ["eval", str(tmp_path / "run")])

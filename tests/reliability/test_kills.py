@@ -50,7 +50,7 @@ def one_life(
     if number == signal.SIGKILL:
         assert process.returncode == -number, err
     else:
-        last = [line for line in err.splitlines() if "has ended already" not in line]
+        last = [line for line in err.splitlines() if "has already ended" not in line]
         if process.returncode == -number or last == ["ersac: left at once"]:
             return "between", False
         assert process.returncode == 128 + number, err

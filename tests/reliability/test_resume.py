@@ -322,7 +322,7 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
     before = (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns
     for argv in (("resume", "cut"), (*begin, "--out", "cut", "--resume")):
         code, out, err = go(*argv, "--json")
-        assert (code, err) == (0, "ersac: cut has ended already; --episodes can raise its budget\n")
+        assert (code, err) == (0, "ersac: cut has already ended; --episodes can raise its budget\n")
         assert json.loads(out)["episodes"] == 100
     assert (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns == before
     assert go("resume", "cut", "--episodes", "130")[0] == 0

@@ -268,4 +268,4 @@ def test_resume_has_the_options_too(whole, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["resume", str(whole[1]), "--tensorboard", "--quiet"])
     assert stop.value.code == 0
-    assert "has ended already" in capsys.readouterr().err
+    assert "has already ended" in capsys.readouterr().err

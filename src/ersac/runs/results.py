@@ -1,4 +1,4 @@
-"""A run that has ended: what it was, what happened, and the verdicts on it. No jax here."""
+"""The result of a finished run, as `ersac.train` returns it. No jax here."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,51 +18,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """A run that has ended: its settings, its facts, and the verdicts computed from them."""
+    """A finished run.
+
+    seeds: the episodes of every seed (`goals`, `returns` and, outside DeepSea, `steps`).
+    metrics: the learner's metrics: `metrics.values["tau"]` is [seeds, points] at `metrics.step`.
+    steps: environment steps of all seeds together.
+    directory: the run directory, or None if `out` was not given.
+
+    Example:
+        result = ersac.train("deep-sea", depth=20, seeds=4)
+        result.summary()["solved_reliable"]  # episodes until solved, for each seed
+        result.policy(obs)                   # the action of the first seed's policy
+        result.evaluate(episodes=100).mean_return
+        result.picture()                     # a matplotlib figure
+    """
 
     settings: Experiment
     seeds: list[EpisodeStats]
     metrics: Metrics
-    map_snapshots: list[MapSnapshot]
+    map_snapshots: list[MapSnapshot]  # DeepSea only
     steps: int
     compile_seconds: float
     run_seconds: float
     wall_seconds: float
-    environment_changes: list[str]  # what changed when it was resumed, so that its bits may have
+    environment_changes: list[str]  # at resumes: why the run may not be bit-exact
     directory: Path | None = None
-    last: Any = field(
-        default=None, repr=False, compare=False
-    )  # what its loop carried at the end, where no directory has it
+    # the loop's final state; None if a checkpoint in the directory has it
+    last_carry: Any = field(default=None, repr=False, compare=False)
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps of all seeds together in a second, compilation excluded."""
+        """Environment steps of all seeds per second, compilation excluded."""
         return self.steps / self.run_seconds
 
     @property
     def network(self) -> str:
-        """What the agent has: mlp or table."""
+        """The agent's network: mlp or table."""
         return getattr(self.settings.agent, "network", "mlp")
 
-    def verdict(self, stats: EpisodeStats) -> dict[str, int | None]:
-        """When a seed first reached the goal, and when each rule calls it solved; None where never."""
+    def solve_episodes(self, stats: EpisodeStats) -> dict[str, int | None]:
+        """Return the episode of a seed's first goal, and those at which each rule calls it solved.
+
+        None stands for never.
+        """
         return scores.goal_metrics(stats.goals, self.settings.env.stochastic)
 
     def summary(self) -> dict[str, Any]:
-        """The run as one JSON object."""
+        """Return the run as one JSON object, as `ersac train --json` prints it."""
         env = self.settings.env
         per_seed: list[dict[str, Any]] = [
-            {"seed": stats.seed, "episodes": len(stats.goals), **self.verdict(stats)}
+            {"seed": stats.seed, "episodes": len(stats.goals), **self.solve_episodes(stats)}
             for stats in self.seeds
         ]
         if not env.reports_returns:
-            where: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
+            extra_fields: dict[str, Any] = {"depth": env.depth, "stochastic": env.stochastic}
         else:
             per_seed = [
                 row | scores.return_metrics(stats)
                 for row, stats in zip(per_seed, self.seeds, strict=True)
             ]
-            where = {
+            extra_fields = {
                 name: [row[name] for row in per_seed]
                 for name in ("mean_return", "best_mean_return", "solved_steps")
             }
@@ -70,7 +85,7 @@ class Result:
             "agent": self.settings.agent_name,
             "env": config.env_name(env),
             "network": self.network,
-            **where,
+            **extra_fields,
             "seeds": len(self.seeds),
             "seed": self.settings.run.seed,
             "episodes": max(len(stats.goals) for stats in self.seeds),
@@ -92,22 +107,28 @@ class Result:
 
     @cached_property
     def policy(self) -> "Policy":
-        """What the first seed learned: an observation as the environment gives it goes in, an action as the environment takes it out."""
+        """The policy of the first seed: call it with an observation to get an action."""
         return self.policy_of(self.settings.run.seed)
 
     def policy_of(self, seed: int) -> "Policy":
-        """What one of the seeds learned."""
+        """Return the trained policy of one seed.
+
+        Observations and actions are the environment's own.
+        """
         from ersac.policy.policy import Policy  # imports jax
         from ersac.policy.trained import trained_from_carry, trained_from_run
 
-        if self.last is not None:
-            return Policy(trained_from_carry(self.settings, self.last, seed))
+        if self.last_carry is not None:
+            return Policy(trained_from_carry(self.settings, self.last_carry, seed))
         if self.directory is None:
-            raise SettingsError("nothing of what this run learned was kept")
+            raise SettingsError("this run has no stored parameters")
         return Policy(trained_from_run(self.directory, self.settings, seed))
 
     def save(self, path: str | Path, seed: int | None = None) -> None:
-        """Keep what a seed learned, by default the first one, in one file that must not be there yet; `ersac.load` reads it."""
+        """Save the policy of one seed, by default the first, in one file for `ersac.load`.
+
+        Raises SettingsError if the file already exists.
+        """
         (self.policy if seed is None else self.policy_of(seed)).save(path)
 
     def evaluate(
@@ -119,35 +140,44 @@ class Result:
         eval_seed: int = 0,
         show: bool = True,
     ) -> "Evaluation":
-        """Play whole episodes with what a seed learned, by default the first one: its best actions, or with `sample` drawn ones."""
+        """Play whole episodes with the trained policy of one seed.
+
+        Args:
+            episodes: how many to play.
+            seed: the training seed whose policy plays; None: the first one.
+            sample: sample actions as in training instead of taking the greedy ones.
+            eval_seed: another number gives other episodes.
+            show: show progress.
+
+        Returns:
+            An Evaluation: mean_return, stderr_return, min_return, max_return, mean_length,
+            goal_share, and the returns of all episodes.
+        """
         policy = self.policy if seed is None else self.policy_of(seed)
         return policy.evaluate(episodes, sample=sample, eval_seed=eval_seed, show=show)
 
     def picture(self) -> Any:
-        """The learning curves, and of a sea four maps, as a matplotlib Figure."""
+        """Return the learning curves, and for DeepSea four maps, as a matplotlib Figure."""
         from ersac.analysis import picture  # matplotlib takes a second to import
 
-        env, run = self.settings.env, self.settings.run
+        env, run, agent = self.settings.env, self.settings.run, self.settings.agent_name
+        settings = f"settings {run_dir.settings_hash(self.settings)}"
+        seeds = f"--seeds {run.seeds} --seed {run.seed}"
         if not env.has_maps:
-            name, seeds = config.env_name(env), f"--seeds {run.seeds} --seed {run.seed}"
+            name = config.env_name(env)
             budget = f"--episodes {run.episodes}" if run.steps is None else f"--steps {run.steps}"
-            caption = f"ersac train {name} --agent {self.settings.agent_name} {seeds} {budget}    settings {run_dir.settings_hash(self.settings)}"
-            return picture.draw_returns(
-                f"{self.settings.agent_name} on {name}", caption, self.seeds
-            )
-        kind = "stochastic DeepSea" if env.stochastic else "DeepSea"
-        title = f"{self.settings.agent_name} ({self.network}) on {kind}, depth {env.depth}"
-        of_table = " --network table" if self.network == "table" else ""
-        command = (
-            f"ersac train deep-sea --depth {env.depth} --agent {self.settings.agent_name}{of_table}"
-        )
-        command = f"{command} --seeds {run.seeds} --seed {run.seed}"
-        caption = f"{command} --episodes {run.episodes}    settings {run_dir.settings_hash(self.settings)}"
+            caption = f"ersac train {name} --agent {agent} {seeds} {budget}    {settings}"
+            return picture.draw_returns(f"{agent} on {name}", caption, self.seeds)
+        name = "stochastic DeepSea" if env.stochastic else "DeepSea"
+        title = f"{agent} ({self.network}) on {name}, depth {env.depth}"
+        network = " --network table" if self.network == "table" else ""
+        command = f"ersac train deep-sea --depth {env.depth} --agent {agent}{network} {seeds}"
+        caption = f"{command} --episodes {run.episodes}    {settings}"
         return picture.draw_picture(title, caption, self.seeds, self.map_snapshots)
 
 
 def write_result(result: Result, directory: Path) -> None:
-    """Leave a run's facts, verdicts and picture in its directory."""
+    """Write a run's arrays, picture and summary to its directory."""
     from ersac.analysis import picture
 
     image = picture.picture_png(result.picture())
@@ -157,12 +187,11 @@ def write_result(result: Result, directory: Path) -> None:
 
 
 def index_of_seed(settings: Experiment, seed: int) -> int:
-    """Which of a run's seeds one is."""
+    """Return the index of a seed among those of a run; SettingsError if it was not trained."""
     first, last = settings.run.seed, settings.run.seed + settings.run.seeds - 1
     if not isinstance(seed, int) or not first <= seed <= last:
-        raise SettingsError(
-            f"seed {config.short_repr(seed)} was not trained; {f'{first} to {last} were' if last > first else f'{first} was'}"
-        )
+        trained = f"{first} to {last} were" if last > first else f"{first} was"
+        raise SettingsError(f"seed {config.short_repr(seed)} was not trained; {trained}")
     return seed - first
 
 

@@ -205,7 +205,7 @@ def settings_from_json(data: dict[str, Any]) -> Any:
 
 
 def is_settings(value: Any) -> bool:
-    """Return whether a value is nested settings and not another dataclass (a flax module is one)."""
+    """Return whether a value is nested settings, not another dataclass such as a flax module."""
     cls = type(value)
     return dataclasses.is_dataclass(value) and getattr(config, cls.__name__, None) is cls
 

@@ -1,4 +1,4 @@
-"""A run under way: from its start or its last checkpoint, chunk after chunk, to its end. A sweep runs its batches in the same way."""
+"""One execution of a run, or of a batch of a sweep, from its start or its last checkpoint on."""
 
 import contextlib
 import time
@@ -19,74 +19,83 @@ from ersac.runs.trackers import Tracker
 if TYPE_CHECKING:
     from ersac.loops.base import Loop
     from ersac.runs.checkpointer import Checkpointer
+    from ersac.types import Tree
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run, and where it is kept."""
+    """The settings to run and the directory to keep their checkpoints in."""
 
     settings: Experiment
     directory: Path | None
-    run_id: str  # the hash under which its checkpoints are kept
-    resume_hint: str  # what a person does about it once it was stopped
-    variants: Sequence[Experiment] | None = (
-        None  # one for each seed, where they differ in more than seeds
-    )
+    run_id: str  # a hash: only checkpoints with the same one are loaded
+    resume_hint: str  # how to resume, for the message of a run that was stopped
+    variants: Sequence[Experiment] | None = None  # a batch: the settings of every seed
 
     @property
     def is_single_run(self) -> bool:
-        """Whether it is one run, which keeps maps of its first seed and ends at a bad number; a batch gives up the seed and goes on."""
+        """Whether this is a run of its own.
+
+        A single run records maps of its first seed and ends at a non-finite number; a batch drops
+        that seed and continues with the others.
+        """
         return self.variants is None
 
 
-def make_job(settings: Experiment, home: Path | None) -> Job:
-    """One run of some settings."""
-    return Job(settings, home, run_dir.run_hash(settings), f"resume with: ersac resume {home}")
+def make_job(settings: Experiment, directory: Path | None) -> Job:
+    """Return the job of a single run."""
+    hint = f"resume with: ersac resume {directory}"
+    return Job(settings, directory, run_dir.run_hash(settings), hint)
 
 
 @dataclass
 class Session:
-    """A run under way."""
+    """The state of a run in this process."""
 
     job: Job
     program: Any  # of the loop
     recorder: Recorder
     checkpointer: "Checkpointer"
-    before: Timings  # before the last resume
-    began: float
-    running: float = 0.0  # seconds since then
+    earlier: Timings  # of the sessions before this one
+    started: float  # time.perf_counter() at the start of this session
+    running: float = 0.0  # seconds in chunks, of this session
 
     def timings(self) -> Timings:
-        """Seconds since the run first started."""
-        wall = time.perf_counter() - self.began
-        compiling, running = (
-            self.before.compiling + self.program.compile_seconds,
-            self.before.running + self.running,
+        """Return the seconds that the run has taken over all its sessions."""
+        return Timings(
+            compiling=self.earlier.compiling + self.program.compile_seconds,
+            running=self.earlier.running + self.running,
+            wall=self.earlier.wall + time.perf_counter() - self.started,
         )
-        return Timings(compiling, running, self.before.wall + wall)
 
-    def on_nonfinite(self, seed_index: int, why: str) -> None:
-        """Give up a seed whose numbers are bad, or the run if it is alone."""
+    def on_nonfinite(self, seed_index: int, reason: str) -> None:
+        """End a single run, or drop one seed of a batch."""
         from ersac.loops.device import raise_nonfinite
 
-        (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, why)
+        (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, reason)
 
     def save(self, carry: Any) -> None:
-        """Keep everything that the future depends on; where nothing has been done yet, that is nothing."""
-        if not self.recorder.chunks:
-            return
-        number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
-        # The recorder second: seeds with non-finite numbers are reported while the loop is saved.
-        tree = lambda: {
-            "loop": loop_of(self.job.settings).snapshot(self.program, carry, self.on_nonfinite),
+        """Write a checkpoint, unless no chunk has run yet."""
+        if self.recorder.chunks:
+            number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
+            self.checkpointer.save(number, lambda: self._state(carry), self.timings())
+
+    def _state(self, carry: Any) -> "Tree":
+        """Return everything that the rest of the run depends on."""
+        loop = loop_of(self.job.settings)
+        # The loop before the recorder: its snapshot reports seeds with non-finite numbers.
+        return {
+            "loop": loop.snapshot(self.program, carry, self.on_nonfinite),
             "recorder": self.recorder.state(),
         }
-        self.checkpointer.save(number, tree, self.timings())
 
 
-def start_session(job: Job, exact: bool, began: float) -> Session:
-    """A run at its start, or where its last checkpoint left it."""
-    from ersac.runs import checkpoint  # jax, after everything that can be refused has been
+def start_session(job: Job, exact: bool, started: float) -> Session:
+    """Return a session at the start of a run or, if there is a checkpoint, at the newest one.
+
+    exact: raise SettingsError if the rest of the run would not be bit-identical.
+    """
+    from ersac.runs import checkpoint  # imports jax: only once nothing can be refused any more
     from ersac.runs.checkpointer import Checkpointer
 
     settings = job.settings
@@ -96,40 +105,41 @@ def start_session(job: Job, exact: bool, began: float) -> Session:
     checkpointer = Checkpointer(
         job.directory, job.run_id, settings.run.checkpoint_seconds, fingerprint, display.note
     )
-    found = checkpointer.load(exact)
-    if found is None:
-        return Session(
-            job, program, Recorder(settings, program.seeds), checkpointer, Timings(), began
-        )
-    saved, before = found
+    loaded = checkpointer.load(exact)
+    if loaded is None:
+        recorder = Recorder(settings, program.seeds)
+        return Session(job, program, recorder, checkpointer, Timings(), started)
+    saved, earlier = loaded
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
-    recorder = Recorder.from_state(
-        settings, seal.arrays_below(saved.arrays, "recorder"), program.seeds
-    )
+    recorder_state = seal.arrays_below(saved.arrays, "recorder")
+    recorder = Recorder.from_state(settings, recorder_state, program.seeds)
     if settings.env.on_host:
         display.note(
             "continues with new episodes: the state of an environment on the host cannot be saved"
         )
-    return Session(job, loop.restore(program, state), recorder, checkpointer, before, began)
+    return Session(job, loop.restore(program, state), recorder, checkpointer, earlier, started)
 
 
 def loop_of(settings: Experiment) -> "Loop":
-    """The loop in which an environment is stepped: on the device or on the host."""
+    """Return the loop that steps an environment: on the device or on the host."""
     from ersac.loops import device, host
 
     return host.HOST_LOOP if settings.env.on_host else device.DEVICE_LOOP
 
 
 def run_session(
-    session: Session, screen: display.Display, following: Sequence[Tracker], poll: Callable[[], int]
+    session: Session, screen: display.Display, trackers: Sequence[Tracker], poll: Callable[[], int]
 ) -> Any:
-    """Chunk after chunk until it is enough; returns the last carry, which has been saved."""
-    carry, run = (
-        session.program.carry,
-        loop_of(session.job.settings).run(session.program, session.on_nonfinite),
-    )
+    """Run chunks until the budget is spent; return the last carry, which has been saved.
+
+    poll: returns the number of a signal that was received, or 0. After a signal the session is
+    saved and Stopped is raised.
+    """
+    carry = session.program.carry
+    loop = loop_of(session.job.settings)
     try:
-        with contextlib.closing(run) as chunks:  # stops the actor thread whatever happens here
+        # Closing the generator stops the actor thread, whatever happens in this block.
+        with contextlib.closing(loop.run(session.program, session.on_nonfinite)) as chunks:
             while not session.recorder.is_finished():
                 if number := poll():
                     session.save(carry)
@@ -139,8 +149,8 @@ def run_session(
                 session.running += chunk.seconds
                 session.recorder.add(chunk)
                 screen.show(session.recorder.status(session.timings().running))
-                for tracker in following:
-                    tracker.follow(session.recorder)
+                for tracker in trackers:
+                    tracker.update(session.recorder)
                 if session.job.is_single_run and session.recorder.wants_map_snapshot():
                     session.recorder.add_map_snapshot(take_map_snapshot(session, carry))
                 if session.checkpointer.due():
@@ -151,17 +161,15 @@ def run_session(
     except Exception as error:
         if session.checkpointer.saved is None:
             raise
-        raise exits.Resumable(
-            f"{type(error).__name__}: {error}; {session.job.resume_hint}"
-        ) from error
+        message = f"{type(error).__name__}: {error}; {session.job.resume_hint}"
+        raise exits.Resumable(message) from error
     return carry
 
 
 def take_map_snapshot(session: Session, carry: Any) -> MapSnapshot:
-    """Visits and sigma of the first seed now."""
+    """Return the visit counts and sigma of the first seed as they are now."""
     from ersac.loops import device
 
     first = device.first_seed(carry)
-    return session.recorder.make_map_snapshot(
-        np.array(first.visits), device.sigma_map(session.program.settings, first.learner)
-    )
+    sigma = device.sigma_map(session.program.settings, first.learner)
+    return session.recorder.make_map_snapshot(np.array(first.visits), sigma)
