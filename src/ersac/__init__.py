@@ -1,4 +1,7 @@
-"""Deep exploration by epistemic-risk-seeking policy optimisation, in JAX."""
+"""Deep exploration by epistemic-risk-seeking policy optimisation, in JAX.
+
+`train` trains an agent and returns a `Result`; `load` loads a saved policy.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +14,7 @@ __all__ = ["Result", "SettingsError", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `ersac --help` and a refused setting cost no import of jax."""
+    """Import the API on first use: `ersac --help` and refused settings do not import it."""
     if name in __all__:
         from ersac import api
 

@@ -1,4 +1,4 @@
-"""Optional packages: each comes with an extra of ersac, and is asked for before it is imported."""
+"""Optional packages, which the extras of ersac install."""
 
 import importlib.util
 
@@ -6,9 +6,9 @@ from ersac.config import SettingsError
 
 
 def require_package(user: str, package: str, extra: str | None = None) -> None:
-    """SettingsError where a package is missing that `user`, an option or an environment, needs.
+    """Raise SettingsError if a package is missing that `user`, an option or environment, needs.
 
-    extra: the extra of ersac that installs it; None: it has none, and is installed by its own name.
+    extra: the extra of ersac that installs it; None: it is installed by its own name.
     """
     if importlib.util.find_spec(package) is None:
         install = package if extra is None else f'"ersac[{extra}]"'

@@ -233,7 +233,7 @@ def test_what_cannot_be_packed_is_one_line_and_nothing_is_written(home, tmp_path
     (home / WANTED[2].name / run_dir.FINGERPRINT).write_text("{")
     missing = f"3 of {len(WANTED)} runs are missing or damaged in {home}; run them first: {again}"
     (tmp_path / "there.json").touch()
-    there = f"{tmp_path / 'there.json'} is there already; choose another name or remove it"
+    there = f"{tmp_path / 'there.json'} already exists; choose another name or remove it"
     refused = {
         (NAME, "--pack", path): (75, missing),
         (NAME, "--pack", tmp_path / "p.zip"): (2, f"--pack {tmp_path / 'p.zip'} must end in .json"),

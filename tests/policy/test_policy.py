@@ -276,7 +276,7 @@ def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
 def test_a_file_is_never_overwritten_and_holds_no_pickle(result, tmp_path):
     result.save(tmp_path / "file.npz")
     before = (tmp_path / "file.npz").read_bytes()
-    with pytest.raises(ersac.SettingsError, match="is there already"):
+    with pytest.raises(ersac.SettingsError, match="already exists"):
         result.save(tmp_path / "file.npz", seed=4)
     assert (tmp_path / "file.npz").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
@@ -444,7 +444,7 @@ def test_a_video_shows_whole_episodes(kind, tmp_path):
     assert [frame[..., 0].mean() for frame in frames[:11]] == pytest.approx(
         [20 * n for n in range(11)], abs=6
     )
-    with pytest.raises(ersac.SettingsError, match="is there already"):
+    with pytest.raises(ersac.SettingsError, match="already exists"):
         policy.film(path, show=False)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
@@ -507,7 +507,7 @@ BAD = [
     (["eval", "RUN", "--seed", "9"], "seed 9 was not trained; 3 to 4 were"),
     (["eval", "RUN", "--video", "a.webm"], "unknown video format '.webm'"),
     (["eval", "RUN", "--vide", "a.mp4"], "did you mean --video?"),
-    (["eval", "RUN", "--video", "there.mp4"], "there.mp4 is there already"),
+    (["eval", "RUN", "--video", "there.mp4"], "there.mp4 already exists"),
 ]
 
 

@@ -51,7 +51,7 @@ def one_life(
         assert process.returncode == -number, err
     else:
         last = [line for line in err.splitlines() if "has already ended" not in line]
-        if process.returncode == -number or last == ["ersac: left at once"]:
+        if process.returncode == -number or last == ["ersac: stopped at once"]:
             return "between", False
         assert process.returncode == 128 + number, err
         assert len(last) == 1

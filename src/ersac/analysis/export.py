@@ -163,10 +163,7 @@ def export_runs(
     """
     make_tables = pick("table", table_name, TABLES)
     encode = _require_format(to)
-    if to.exists():
-        raise SettingsError(
-            f"--to {to} already exists; choose another name or remove it (nothing was overwritten)"
-        )
+    disk.require_new(to)
     tables: list[Table] = []
     left_out: list[str] = []
     next_line = time.monotonic() + PROGRESS_SECONDS

@@ -1,8 +1,9 @@
-"""Whole state <-> files with digests.
+"""Checkpoints: a tree of arrays as files with digests.
 
-A checkpoint is two files: the arrays of a tree (npz, no pickle), and a manifest that names every one of them, with the sha256 of
-the arrays' file and of itself. The manifest is written last, so a checkpoint without one never was. Two generations are kept; the
-older one goes only after the newer one has been read back from the disk.
+A checkpoint is two files: the arrays of the tree (npz, no pickle) and a manifest that names every
+one of them, with the sha256 of the arrays' file and of itself. The manifest is written last: files
+without one are not a checkpoint. Two checkpoints are kept; an older one is removed only after the
+newest has been read back from disk.
 """
 
 import errno
@@ -19,26 +20,26 @@ from ersac.runs import disk, seal
 from ersac.runs.seal import array_form
 from ersac.types import Array, Tree
 
-MAX_TO_KEEP = 2  # generations
+MAX_TO_KEEP = 2
 DIRECTORY, BAD = "checkpoints", ".bad"
 FORMAT = 1
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint that is not what was written; its text says why in a few words."""
+    """A checkpoint that is not what was written; the text says why."""
 
 
 class Checkpoint(NamedTuple):
-    """A state as it was saved."""
+    """A saved state."""
 
-    number: int  # rollouts that had been done
+    number: int  # rollouts done
     arrays: dict[str, np.ndarray]  # by path
-    keys: dict[str, str]  # which of them are random keys, and of which kind
+    keys: dict[str, str]  # implementation of those that are random keys
     notes: dict[str, Any]
 
 
 def flatten(tree: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """A tree's leaves by path, as plain arrays; and which of them are random keys, by kind."""
+    """Return a tree's leaves as numpy arrays by path, and the implementation of its random keys."""
     leaves = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -51,34 +52,35 @@ def flatten(tree: Tree) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array holds typed random keys."""
+    """Return whether an array holds typed random keys."""
     return isinstance(leaf, Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
-    """The part of a checkpoint below one name, as a tree with the structure, shapes and types of another."""
-    wanted, kinds = flatten({name: like})
+    """Return the arrays below a name as a tree with the structure, shapes and types of `like`."""
+    wanted, key_impls = flatten({name: like})
     below = {path for path in saved.arrays if path.startswith(name + "/")}
     for path in sorted(wanted.keys() | below):
         want, have = wanted.get(path), saved.arrays.get(path)
         if (
             want is None
             or have is None
-            or (want.shape, want.dtype, kinds.get(path))
+            or (want.shape, want.dtype, key_impls.get(path))
             != (have.shape, have.dtype, saved.keys.get(path))
         ):
             raise disk.DiskError(
-                f"checkpoint {saved.number} does not fit this version of ersac: {path} is {_described(have, want)}"
+                f"checkpoint {saved.number} does not fit this version of ersac: "
+                f"{path} is {_form(have)} instead of {_form(want)}"
             )
     key = lambda path: jax.random.wrap_key_data(
-        jax.numpy.asarray(saved.arrays[path]), impl=kinds[path]
+        jax.numpy.asarray(saved.arrays[path]), impl=key_impls[path]
     )
-    leaves = [key(path) if path in kinds else saved.arrays[path] for path in wanted]
+    leaves = [key(path) if path in key_impls else saved.arrays[path] for path in wanted]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, Any]) -> None:
-    """Write a state, read it back, and only then remove what is older than the generations that are kept."""
+    """Write a checkpoint, read it back, and only then remove those that are no longer kept."""
     arrays, keys = flatten(tree)
     data = seal.npz_bytes(arrays)
     forms = {name: array_form(array) for name, array in arrays.items()}
@@ -104,47 +106,44 @@ def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, A
     prune(directory)
 
 
-def load_checkpoint(
-    directory: Path, settings: str, tell: Callable[[str], None]
-) -> Checkpoint | None:
-    """The newest good checkpoint of a run with that settings hash; None where none was ever written.
+def load_checkpoint(directory: Path, run_id: str, note: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest intact checkpoint of a run; None if none was ever written.
 
-    One that is damaged is named, moved aside, and the next older one is tried; if none is good, DiskError.
+    A damaged one is reported by `note` and moved aside, and the next older one is tried. Raises
+    DiskError if all are damaged.
     """
     for number in reversed(checkpoint_numbers(directory)):
         try:
-            return read_checkpoint(directory, number, settings)
+            return read_checkpoint(directory, number, run_id)
         except CorruptCheckpoint as why:
-            tell(
-                f"checkpoint {_manifest_path(directory, number)} is damaged ({why}); moved aside as *{BAD}"
-            )
+            path = _manifest_path(directory, number)
+            note(f"checkpoint {path} is damaged ({why}); moved aside as *{BAD}")
             move_aside(directory, number)
     if bad := [name for name in disk.names(directory) if name.endswith(".json" + BAD)]:
         raise disk.DiskError(
-            f"no good checkpoint in {directory}: {len(bad)} damaged, moved aside as *{BAD}; remove it to start afresh"
+            f"no good checkpoint in {directory}: {len(bad)} damaged, moved aside as *{BAD}; "
+            "remove the directory to start again"
         )
     return None
 
 
-def read_checkpoint(directory: Path, number: int, settings: str) -> Checkpoint:
-    """One checkpoint, or Poisoned."""
+def read_checkpoint(directory: Path, number: int, run_id: str) -> Checkpoint:
+    """Return one checkpoint of a run; CorruptCheckpoint if it is damaged or another run's."""
     manifest, data = verify(directory, number)
-    if manifest["notes"].get("settings") != settings:
+    if manifest["notes"].get("settings") != run_id:
         raise CorruptCheckpoint("it belongs to a run with other settings")
     try:
         stored = seal.npz_arrays(data)
         arrays = {name: _typed(stored[name], form) for name, form in manifest["arrays"].items()}
-    except (
-        Exception
-    ) as error:  # whatever the digest's author put there: nothing of it may be more than one line
+    except Exception as error:  # a forged digest is correct, whatever the file holds
         raise CorruptCheckpoint(f"its arrays are not readable: {type(error).__name__}") from None
     if {name: array_form(array) for name, array in arrays.items()} != manifest["arrays"]:
-        raise CorruptCheckpoint("its arrays are not those of its manifest")
+        raise CorruptCheckpoint("its arrays do not match its manifest")
     return Checkpoint(number, arrays, manifest["keys"], manifest["notes"])
 
 
 def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
-    """The manifest and the arrays' file of one checkpoint if every digest holds, else Poisoned."""
+    """Return a checkpoint's manifest and arrays file; CorruptCheckpoint if a digest is wrong."""
     manifest = unseal_manifest(_bytes(_manifest_path(directory, number)))
     if manifest["number"] != number:
         raise CorruptCheckpoint(f"it is checkpoint {manifest['number']} under another name")
@@ -154,7 +153,7 @@ def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
             f"its arrays have {len(data):,} bytes instead of {manifest['bytes']:,}"
         )
     if disk.digest(data) != manifest["sha256"]:
-        raise CorruptCheckpoint("the sha256 of its arrays is another")
+        raise CorruptCheckpoint("the sha256 of its arrays does not match")
     return manifest, data
 
 
@@ -165,21 +164,21 @@ def seal_manifest(manifest: dict[str, Any]) -> bytes:
 
 
 def unseal_manifest(data: bytes) -> dict[str, Any]:
-    """A manifest from its bytes, or Poisoned where a single one of them is another."""
+    """Return a manifest from its bytes; CorruptCheckpoint if a single one of them has changed."""
     try:
         manifest = json.loads(data)["manifest"]
         sealed = seal_manifest(manifest)
-    except Exception as error:  # any bytes at all may stand here
+    except Exception as error:  # the file may contain any bytes at all
         raise CorruptCheckpoint(f"its manifest is not readable: {type(error).__name__}") from None
     if sealed != data:
-        raise CorruptCheckpoint("the sha256 of its manifest is another")
+        raise CorruptCheckpoint("the sha256 of its manifest does not match")
     if manifest.get("format") != FORMAT:
         raise CorruptCheckpoint(f"its format is {manifest.get('format')}, not {FORMAT}")
     return manifest
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
-    """The checkpoints that were finished, oldest first."""
+    """Return the numbers of all complete checkpoints, oldest first."""
     return [
         int(found[1])
         for name in disk.names(directory)
@@ -188,31 +187,31 @@ def checkpoint_numbers(directory: Path) -> list[int]:
 
 
 def prune(directory: Path) -> None:
-    """Remove generations that are no longer kept, and what a crash left half done."""
-    kept = {
+    """Remove checkpoints that are no longer kept, and incomplete files."""
+    current = {
         path.name
         for number in checkpoint_numbers(directory)[-MAX_TO_KEEP:]
         for path in (_manifest_path(directory, number), _arrays_path(directory, number))
     }
-    gone = [
+    old = [
         directory / name
         for name in disk.names(directory)
-        if name not in kept and not name.endswith(BAD)
+        if name not in current and not name.endswith(BAD)
     ]
-    # Manifests first and durably: arrays without a manifest are nothing, a manifest without arrays is an alarm.
-    disk.remove([path for path in gone if path.suffix == ".json"])
-    disk.remove([path for path in gone if path.suffix != ".json"])
+    # Manifests first: arrays without a manifest are ignored, a manifest without arrays is damage.
+    disk.remove([path for path in old if path.suffix == ".json"])
+    disk.remove([path for path in old if path.suffix != ".json"])
 
 
 def move_aside(directory: Path, number: int) -> None:
-    """Take a damaged checkpoint out of the way, for somebody to look at."""
+    """Rename the files of a damaged checkpoint, so that they can be inspected."""
     for path in (_arrays_path(directory, number), _manifest_path(directory, number)):
         if path.exists():
             disk.move(path, path.with_name(path.name + BAD))
 
 
 def fingerprint_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two fingerprints, as 'visible cores 2 -> 1'."""
+    """Return the differences between two fingerprints, as 'visible cores 2 -> 1'."""
     both = ((name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys()))
     return [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in both if old != new]
 
@@ -230,7 +229,7 @@ def _bytes(path: Path) -> bytes:
         return disk.read(path)
     except disk.DiskError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
-            raise  # not damage: somebody may put it right
+            raise  # not damage: the user can correct it
         raise CorruptCheckpoint(
             f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}"
         ) from None
@@ -241,7 +240,5 @@ def _typed(array: np.ndarray, form: str) -> np.ndarray:
     return array if array.dtype == want else array.view(want)
 
 
-def _described(have: np.ndarray | None, want: np.ndarray | None) -> str:
-    return " instead of ".join(
-        "absent" if array is None else array_form(array) for array in (have, want)
-    )
+def _form(array: np.ndarray | None) -> str:
+    return "absent" if array is None else array_form(array)

@@ -1,4 +1,4 @@
-"""When a run is saved, and how it goes on from where it was."""
+"""When a run writes checkpoints, and from which one it resumes."""
 
 import time
 from collections.abc import Callable
@@ -11,37 +11,40 @@ from ersac.runs.checkpoint import Checkpoint
 from ersac.runs.run_dir import Timings
 from ersac.types import Tree
 
-COST_SHARE = 0.02  # of the time that checkpoints may take
+COST_SHARE = 0.02  # of the run time that checkpoints may take, at most
 
 
 class Checkpointer:
-    """Keeps the checkpoints of one run; without a directory it keeps nothing."""
+    """Reads and writes the checkpoints of one run; without a directory it does nothing.
+
+    run_id: the hash that identifies the run. seconds: between two checkpoints, at least.
+    fingerprint: what a bit-exact resume depends on. note: reports one line to the user.
+    """
 
     def __init__(
         self,
         directory: Path | None,
-        owner: str,
+        run_id: str,
         seconds: float,
         fingerprint: dict[str, Any],
-        tell: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self.directory = None if directory is None else directory / checkpoint.DIRECTORY
-        self.owner, self.seconds = (
-            owner,
-            seconds,
-        )  # the hash of what is run; between two checkpoints, at least
-        self.fingerprint, self.tell = fingerprint, tell
+        self.run_id, self.seconds = run_id, seconds
+        self.fingerprint, self.note = fingerprint, note
         self.saved: int | None = None  # the number of the newest checkpoint
-        self.environment_changes: list[
-            str
-        ] = []  # what changed between lives of the run, so that its bits may have
+        self.environment_changes: list[str] = []  # at resumes: the run may not be bit-exact
         self.next = time.monotonic() + seconds
 
     def load(self, exact: bool) -> tuple[Checkpoint, Timings] | None:
-        """The newest good checkpoint, if there is one. Says what keeps the rest from being bit-identical, or refuses if it must be."""
+        """Return the newest intact checkpoint, if any, and the timings up to it.
+
+        Reports what keeps the rest of the run from being bit-identical; with `exact` that is a
+        SettingsError.
+        """
         if self.directory is None:
             return None
-        found = checkpoint.load_checkpoint(self.directory, self.owner, self.tell)
+        found = checkpoint.load_checkpoint(self.directory, self.run_id, self.note)
         if found is None:
             return None
         self.saved, self.environment_changes = found.number, list(found.notes["departures"])
@@ -50,29 +53,29 @@ class Checkpointer:
         )
         if changed and exact:
             raise SettingsError(
-                f"cannot continue bit-exactly: {changed} (without --exact it would continue all the same)"
+                f"cannot continue bit-exactly: {changed} (without --exact the run would continue)"
             )
         if changed:
-            self.tell(f"continues, not bit-exact: {changed}")
+            self.note(f"continues, not bit-exact: {changed}")
             self.environment_changes.append(f"rollout {found.number}: {changed}")
         return found, Timings(**found.notes["spent"])
 
     def due(self) -> bool:
-        """Whether it is time to save."""
+        """Return whether it is time to save."""
         return self.directory is not None and time.monotonic() >= self.next
 
-    def save(self, number: int, tree: Callable[[], Tree], spent: Timings) -> None:
-        """Save a state unless it is the one that was saved last; `tree` fetches it."""
+    def save(self, number: int, tree: Callable[[], Tree], timings: Timings) -> None:
+        """Save the state that `tree` returns, unless checkpoint `number` is the newest already."""
         if self.directory is None or number == self.saved:
             return
-        began = time.monotonic()
+        started = time.monotonic()
         notes = {
-            "settings": self.owner,
+            "settings": self.run_id,
             "fingerprint": self.fingerprint,
             "departures": self.environment_changes,
-            "spent": spent._asdict(),
+            "spent": timings._asdict(),
         }
         checkpoint.save_checkpoint(self.directory, number, tree(), notes)
         self.saved = number
         ended = time.monotonic()
-        self.next = ended + max(self.seconds, (ended - began) / COST_SHARE)
+        self.next = ended + max(self.seconds, (ended - started) / COST_SHARE)

@@ -1,6 +1,8 @@
-"""The only module that writes: a file is there whole or not at all, and a run has one writer.
+"""Durable files: a file is written completely or not at all, and a run has one writer.
 
-Every operation goes through `OPS`, so that a test can enumerate them and let each one fail, or be the last before a crash.
+All files of this package are written here; only Weights & Biases and jax's compilation cache write
+their own. Every operation goes through `OPS`, so that a test can let each one fail, or be the last
+before a crash.
 """
 
 import contextlib
@@ -20,18 +22,16 @@ from typing import NamedTuple
 from ersac.config import SettingsError
 
 Bytes = bytes | memoryview
-PARTIAL = ".partial"  # the end of the name of a file that is being written
-BLOCK = 1 << 26  # bytes handed to the system at once
+PARTIAL = ".partial"  # suffix of a file that is being written
+BLOCK = 1 << 26  # bytes per system call
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 MODE = 0o666  # permissions of a new file before the umask; os.open's default, 0o777, is executable
-HOLDER_BYTES = (
-    256  # a lock file's text is padded to this, so that a shorter one leaves nothing of a longer
-)
+HOLDER_BYTES = 256  # size of a lock file's text: padded, so that it covers the one before
 HOLDER_SECONDS = 1.0  # that a new holder may take to write its name
 
 
 class DiskError(OSError):
-    """An operation that failed; its text is one line with the path, the reason, and the bytes needed and free."""
+    """A failed operation: one line with the path, the reason, and the bytes needed and free."""
 
     def __init__(self, text: str, number: int | None = None) -> None:
         super().__init__(text)
@@ -39,7 +39,7 @@ class DiskError(OSError):
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -53,7 +53,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 class Ops(NamedTuple):
-    """Every way in which this package touches a disk."""
+    """The disk operations that this package uses."""
 
     open: Callable[[Path, int], int] = open_file
     write: Callable[[int, Bytes], int] = os.write
@@ -72,7 +72,7 @@ OPS = Ops()
 
 
 def write(path: Path, data: Bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never half of either."""
+    """Write a file so that a crash leaves the old one or the new one, both complete."""
     left, partial = memoryview(data).cast("B"), path.with_name(path.name + PARTIAL)
     with _describe_errors("write", path, len(left)):
         try:
@@ -87,20 +87,20 @@ def write(path: Path, data: Bytes) -> None:
             OPS.sync_directory(path.parent)
         except OSError:
             with contextlib.suppress(OSError):
-                OPS.unlink(partial)  # a full disk gets its room back
+                OPS.unlink(partial)  # frees the space on a full disk
             raise
 
 
 def require_new(path: Path) -> None:
-    """SettingsError where a file would be overwritten."""
+    """Raise SettingsError if a file exists."""
     if path.exists():
         raise SettingsError(
-            f"{path} is there already; choose another name or remove it (nothing was overwritten)"
+            f"{path} already exists; choose another name or remove it (nothing was overwritten)"
         )
 
 
 def append(path: Path, data: Bytes) -> None:
-    """Add to the end of a file that is there. A crash may leave a part of it: whoever reads such a file must be able to tell."""
+    """Append to a file that exists. A crash may leave a part: readers must be able to detect it."""
     left = memoryview(data).cast("B")
     with _describe_errors("write", path, len(left)):
         handle = OPS.open(path, os.O_WRONLY | os.O_APPEND)
@@ -112,13 +112,13 @@ def append(path: Path, data: Bytes) -> None:
 
 
 def read(path: Path) -> bytes:
-    """All of a file."""
+    """Return the contents of a file."""
     with _describe_errors("read", path):
         return OPS.read(path)
 
 
 def names(directory: Path) -> list[str]:
-    """What a directory holds, sorted; nothing where there is none."""
+    """Return the sorted names in a directory; none if it does not exist."""
     with _describe_errors("read", directory):
         try:
             return sorted(OPS.names(directory))
@@ -127,14 +127,14 @@ def names(directory: Path) -> list[str]:
 
 
 def move(path: Path, to: Path) -> None:
-    """Give a file another name, durably."""
+    """Rename a file durably."""
     with _describe_errors("rename", path):
         OPS.rename(path, to)
         OPS.sync_directory(path.parent)
 
 
 def remove(paths: list[Path]) -> None:
-    """Remove some files of one directory, durably."""
+    """Remove files of one directory durably."""
     for path in paths:
         with _describe_errors("remove", path):
             OPS.unlink(path)
@@ -144,30 +144,33 @@ def remove(paths: list[Path]) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and all in it, if it is there."""
+    """Remove a directory and everything in it, if it exists."""
     with _describe_errors("remove", path), contextlib.suppress(FileNotFoundError):
         OPS.remove_tree(path)
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, durably."""
+    """Create a directory and its parents durably."""
     if path.is_dir():
         return
     make_directory(path.parent)
-    with _describe_errors("make", path):
-        with contextlib.suppress(FileExistsError):  # somebody else was faster
+    with _describe_errors("create", path):
+        with contextlib.suppress(FileExistsError):  # another process created it
             OPS.make_directory(path)
         OPS.sync_directory(path.parent)
 
 
 def digest(data: Bytes) -> str:
-    """The sha256 of some bytes, as text."""
+    """Return the sha256 of bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Be the only one to hold a lock file, until the block or the process ends, however it ends; else SettingsError at once."""
+    """Hold a lock file until the block, or the process, ends in any way.
+
+    Raises SettingsError at once if another process holds it.
+    """
     with _describe_errors("write", path, HOLDER_BYTES):
         handle = OPS.open(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -175,13 +178,13 @@ def lock(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SettingsError(f"{path.parent} is in use by {_holder(path)}") from None
-        me = {
+        holder = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with _describe_errors("write", path, HOLDER_BYTES):
-            OPS.write(handle, json.dumps(me).encode().ljust(HOLDER_BYTES))
+            OPS.write(handle, json.dumps(holder).encode().ljust(HOLDER_BYTES))
         yield
     finally:
         with _describe_errors("close", path):
@@ -189,7 +192,7 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds a lock file now."""
+    """Return whether a process holds a lock file."""
     if not path.exists():
         return False
     handle = os.open(path, os.O_RDONLY)
@@ -203,18 +206,21 @@ def is_locked(path: Path) -> bool:
 
 
 def lock_holder(path: Path) -> str | None:
-    """Who holds a lock file now, in words; None where nobody does."""
+    """Return a description of the process that holds a lock file; None if none does."""
     return _holder(path) if is_locked(path) else None
 
 
 def _holder(path: Path) -> str:
-    """Who holds a lock. Its file may still name the one before, who is dead: then the new one is about to write its own name."""
+    """Return a description of the process that holds a lock.
+
+    The file may still name a previous holder that is gone: then wait for the new one's name.
+    """
     until = time.monotonic() + HOLDER_SECONDS
     while time.monotonic() < until:
         with contextlib.suppress(ValueError, KeyError):
-            told = json.loads(path.read_bytes())
-            if told["host"] != socket.gethostname() or _process_exists(told["pid"]):
-                return f"process {told['pid']} on {told['host']} since {told['since']}"
+            holder = json.loads(path.read_bytes())
+            if holder["host"] != socket.gethostname() or _process_exists(holder["pid"]):
+                return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
         time.sleep(0.01)
     return "another process"
 
@@ -225,27 +231,24 @@ def _process_exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's, but there
+        pass  # it exists and belongs to another user
     return True
 
 
 @contextlib.contextmanager
-def _describe_errors(deed: str, path: Path, need: int = 0) -> Iterator[None]:
-    """Any failure as one line."""
+def _describe_errors(verb: str, path: Path, need: int = 0) -> Iterator[None]:
+    """Turn any OSError into a DiskError of one line."""
     try:
         yield
     except DiskError:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        room = (
-            f"; needs {need:,} bytes, {_free(path):,} are free"
-            if need or error.errno == errno.ENOSPC
-            else ""
-        )
-        raise DiskError(f"cannot {deed} {path}: {reason}{room}", error.errno) from error
+        if need or error.errno == errno.ENOSPC:
+            reason += f"; needs {need:,} bytes, {_free_bytes(path):,} are free"
+        raise DiskError(f"cannot {verb} {path}: {reason}", error.errno) from error
 
 
-def _free(path: Path) -> int:
-    there = next(parent for parent in [path, *path.absolute().parents] if parent.exists())
-    return shutil.disk_usage(there).free
+def _free_bytes(path: Path) -> int:
+    existing = next(parent for parent in [path, *path.absolute().parents] if parent.exists())
+    return shutil.disk_usage(existing).free

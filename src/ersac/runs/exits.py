@@ -1,4 +1,4 @@
-"""How a command can end: the exit codes, the errors that carry them, and the signals that ask for it."""
+"""Exit codes, the errors that have one, and the signals SIGINT and SIGTERM."""
 
 import os
 import signal
@@ -13,32 +13,27 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class NonFinite(ArithmeticError):
-    """A number that is not one; its text names the tensor, the seed and the step."""
+    """A NaN or an infinity; the text names the tensor, the seed and the step."""
 
 
 class Resumable(Exception):
-    """A run that broke off for a reason of its own and can be continued."""
+    """A run that failed after a checkpoint and can be resumed."""
 
 
 class Stopped(Exception):
-    """A run that a signal ended, after it was saved."""
+    """A run that was stopped by a signal, after a checkpoint."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
         self.number = number
 
 
-EXPECTED = (
-    SettingsError,
-    NonFinite,
-    OSError,
-    Resumable,
-    Stopped,
-)  # each is one line for the person at the shell
+# Errors that the command line prints as one line, without a traceback.
+EXPECTED = (SettingsError, NonFinite, OSError, Resumable, Stopped)
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code of an expected error."""
+    """Return the exit code of an expected error."""
     match error:
         case SettingsError():
             return SETTINGS
@@ -52,15 +47,16 @@ def exit_code(error: BaseException) -> int:
 
 
 def signal_exit_code(number: int) -> int:
-    """The exit code of whoever leaves because of a signal."""
+    """Return the exit code of a process that a signal ended."""
     return 128 + number
 
 
 class SignalWatcher:
-    """Sees SIGINT and SIGTERM while the main thread is inside a compiled call, where Python's own handlers wait.
+    """Receives SIGINT and SIGTERM even while the main thread is inside a compiled call.
 
-    Once somebody asks `poll`, the first signal is kept for the next time it asks, and the second leaves at once. Before that
-    there is nothing to save, so the first one leaves at once.
+    Python's own signal handlers would wait for the call to return. After the first call of `poll`,
+    the first signal is returned by the next `poll` and a second one exits at once. Before it there
+    is nothing to save, and the first signal exits at once.
     """
 
     def __init__(self) -> None:
@@ -68,41 +64,43 @@ class SignalWatcher:
         self._polled = False
 
     def poll(self) -> int:
-        """The signal that came, or 0. Whoever asks will ask again soon."""
+        """Return the signal that was received, or 0. To be called again soon."""
         self._polled = True
         return self._received
 
     def __enter__(self) -> "SignalWatcher":
-        """Begin to listen."""
-        listen, speak = os.pipe()
-        os.set_blocking(speak, False)
-        self._speak, self._before_fd = speak, signal.set_wakeup_fd(speak, warn_on_full_buffer=False)
-        self._before: dict[int, Any] = {
+        """Install the signal handlers."""
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(write_fd, False)
+        self._write_fd = write_fd
+        self._previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        self._previous: dict[int, Any] = {
             number: signal.signal(number, lambda *_: None) for number in SIGNALS
         }
-        threading.Thread(target=self._listen, args=(listen,), daemon=True).start()
+        threading.Thread(target=self._listen, args=(read_fd,), daemon=True).start()
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        cls: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave signals as they were."""
-        for number, handler in self._before.items():
+        """Restore the previous signal handlers."""
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._before_fd)
-        os.close(self._speak)  # ends the thread
+        signal.set_wakeup_fd(self._previous_fd)
+        os.close(self._write_fd)  # ends the thread
 
-    def _listen(self, listen: int) -> None:
-        while heard := os.read(listen, 1):
-            if heard[0] not in SIGNALS:
+    def _listen(self, read_fd: int) -> None:
+        while data := os.read(read_fd, 1):
+            number = data[0]
+            if number not in SIGNALS:
                 continue
             if self._received or not self._polled:
                 if os.isatty(1):
                     os.write(1, b"\x1b[?25h")  # a live table hides the cursor
-                os.write(2, b"ersac: left at once\n")
-                os._exit(signal_exit_code(heard[0]))
-            self._received = heard[0]
-        os.close(listen)
+                os.write(2, b"ersac: stopped at once\n")
+                os._exit(signal_exit_code(number))
+            self._received = number
+        os.close(read_fd)
