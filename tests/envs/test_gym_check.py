@@ -1,4 +1,4 @@
-"""The checker names what is wrong with an environment, in a line, and says nothing of one that is in order."""
+"""The checker reports each fault of an environment in one line, and nothing for a correct one."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ gymnasium = pytest.importorskip("gymnasium")
 
 from ersac.config import SettingsError  # noqa: E402
 from ersac.envs.base import Discrete  # noqa: E402
-from ersac.envs.gym import check  # noqa: E402
+from ersac.envs.gym import probe  # noqa: E402
 from ersac.envs.gym.check import check_gym_env, findings  # noqa: E402
 from ersac.envs.gym.make import host_env  # noqa: E402
 
@@ -26,91 +26,122 @@ FAULTS = [
     (
         broken.RaisesWhenMade,
         FATAL,
-        "making the environment raised ValueError: no such map (broken.py, line ",
+        "creating the environment raised ValueError: no such map (broken.py, line ",
     ),
     (
         broken.RaisesWhenMadeAgain,
         FATAL,
-        "making a second environment raised OSError: the port is taken",
+        "creating a second environment raised OSError: the port is taken",
     ),
-    (broken.ExitsWhenMade, FATAL, "making the environment raised SystemExit: no display"),
+    (broken.ExitsWhenMade, FATAL, "creating the environment raised SystemExit: no display"),
     (broken.RaisesSomethingUnspeakable, FATAL, "reset() raised Unspeakable (broken.py"),
-    (broken.LooksLikeOne, FATAL, "not a LooksLikeOne: derive its class from gymnasium.Env"),
-    (broken.OldGym, FATAL, "not a OldGym of the old gym"),
-    (lambda: None, FATAL, "not None: end it with return env"),
-    (lambda: broken.Walk, FATAL, "not the class Walk: return Walk()"),
+    (
+        broken.LooksLikeOne,
+        FATAL,
+        "but returned a LooksLikeOne: derive its class from gymnasium.Env",
+    ),
+    (
+        broken.OldGym,
+        FATAL,
+        "but returned a OldGym: the old gym is not supported; derive it from gymnasium.Env",
+    ),
+    (lambda: None, FATAL, "but returned None: end it with return env"),
+    (lambda: broken.Walk, FATAL, "but returned the class Walk: return Walk()"),
     (
         lambda: gymnasium.vector.SyncVectorEnv([broken.Walk]),
         FATAL,
-        "not a SyncVectorEnv: return a single environment",
+        "but returned a SyncVectorEnv: return a single environment",
     ),
-    (lambda: ONE, FATAL, "gave the same environment twice"),
-    (ONE, FATAL, "making the environment raised TypeError: 'Walk' object is not callable"),
+    (lambda: ONE, FATAL, "returned the same environment twice"),
+    (ONE, FATAL, "creating the environment raised TypeError: 'Walk' object is not callable"),
     (broken.NoActionSpace, FATAL, "has no action_space: set self.action_space"),
-    (broken.SpaceOfNobody, FATAL, "observation_space must be a space of gymnasium"),
+    (broken.SpaceOfNobody, FATAL, "observation_space must be a Gymnasium space, but is "),
     (
         broken.ResetsToAnArray,
         FATAL,
-        "reset() must return (observation, info), not an array of shape (2,): return observation, {}",
+        "reset() must return (observation, info), but returned an array of shape (2,): "
+        "return observation, {}",
     ),
     (
         broken.ResetsWithoutInfo,
         FATAL,
-        "reset() must return (observation, info) with a dict as info, not None",
+        "reset() must return (observation, info) with a dict as info, but info is None",
     ),
     (
         broken.ResetsWithoutSeed,
         FATAL,
-        "reset() does not take seed= and options=: write def reset(self, *, seed=None, options=None)",
+        "reset() must accept seed= and options=, both optional: write def reset(self, *, seed=None, "
+        "options=None)",
     ),
-    (broken.ResetsWithoutDefaults, FATAL, "reset(seed, options) does not take"),
+    (
+        broken.ResetsWithoutDefaults,
+        FATAL,
+        "reset(seed, options) must accept seed= and options=, both optional",
+    ),
     (broken.ResetRaises, FATAL, "reset() raised KeyError: 'map' (broken.py, line "),
-    (broken.OldStep, FATAL, "not the 4 values of the old gym at step 1: return done as terminated"),
+    (
+        broken.OldStep,
+        FATAL,
+        "but returned the 4 values of the old gym at step 1: return done as terminated",
+    ),
     (
         lambda: gymnasium.wrappers.TimeLimit(broken.OldStep(), 9),
         FATAL,
-        "not the 4 values of the old gym",
+        "but returned the 4 values of the old gym",
     ),
     (
         lambda: gymnasium.wrappers.OrderEnforcing(broken.ResetsWithoutSeed()),
         FATAL,
-        "reset() does not take seed=",
+        "reset() must accept seed=",
     ),
     (
         broken.StepsToAnArray,
         FATAL,
-        "step() must return (observation, reward, terminated, truncated, info), not an array of shape (2,)",
+        "step() must return (observation, reward, terminated, truncated, info), but returned an "
+        "array of shape (2,)",
     ),
     (
         broken.StepRaises,
         FATAL,
         "step(np.int64(1)) at step 2 raised IndexError: list index out of range (broken.py, line ",
     ),
-    (broken.InfoIsNone, FATAL, "with a dict as info, not None at step 1"),
-    (broken.OrderOfValues, FATAL, "terminated must be True or False, not 0.0 at step 1"),
+    (broken.InfoIsNone, FATAL, "with a dict as info, but info is None at step 1"),
+    (broken.OrderOfValues, FATAL, "terminated must be True or False, but is 0.0 at step 1"),
     (
         broken.FlagIsNone,
         FATAL,
-        "truncated must be True or False, not None at step 1: return bool(truncated)",
+        "truncated must be True or False, but is None at step 1: return bool(truncated)",
     ),
-    (broken.FlagIsAnArray, FATAL, "terminated must be True or False, not an array of shape (1,)"),
+    (
+        broken.FlagIsAnArray,
+        FATAL,
+        "terminated must be True or False, but is an array of shape (1,)",
+    ),
     (
         broken.BothFlags,
         MILD,
         "terminated and truncated are both True at the end of every episode (first at step ",
     ),
     (broken.LimitInInfo, MILD, "info has TimeLimit.truncated at step "),
-    (broken.Shape, FATAL, "observation has shape (1, 2) at the first reset, and its space (2,)"),
-    (broken.Kind, FATAL, "observation is float32 at the first reset, and its space uint8"),
-    (broken.WholeAsFloat, FATAL, "observation is float64 at the first reset, and its space int64"),
-    (broken.Doubles, MILD, "observation is float64 at the first reset, and its space float32"),
+    (
+        broken.Shape,
+        FATAL,
+        "observation has shape (1, 2) at the first reset, but its space has shape (2,)",
+    ),
+    (broken.Kind, FATAL, "observation is float32 at the first reset, but its space is uint8"),
+    (
+        broken.WholeAsFloat,
+        FATAL,
+        "observation is float64 at the first reset, but its space is int64",
+    ),
+    (broken.Doubles, MILD, "observation is float64 at the first reset, but its space is float32"),
     (broken.AsList, MILD, "observation is a list at the first reset, not an array"),
     (
         broken.Words,
         FATAL,
-        "observation must be numbers, not 'left of the middle' at the first reset",
+        "observation must be numeric, but is 'left of the middle' at the first reset",
     ),
-    (broken.Ragged, FATAL, "observation must be numbers, not [[1.0], [1.0, 2.0]]"),
+    (broken.Ragged, FATAL, "observation must be numeric, but is [[1.0], [1.0, 2.0]]"),
     (broken.TooFar, FATAL, "above the high of its space, 1: widen observation_space"),
     (
         broken.TooLow,
@@ -124,62 +155,68 @@ FAULTS = [
         FATAL,
         "observation['time'] is 30 at step 52, 1 above the high of its space, 29",
     ),
-    (broken.NoDict, FATAL, "observation must be a dict, not an array of shape (2,)"),
+    (broken.NoDict, FATAL, "observation must be a dict, but is an array of shape (2,)"),
     (broken.LacksAKey, FATAL, "observation has no 'time' at the first reset"),
-    (broken.ShortTuple, FATAL, "observation must be a tuple of 2, not 1 value"),
+    (broken.ShortTuple, FATAL, "observation must be a tuple of 2, but is 1 value"),
     (broken.NotANumber, FATAL, "observation[0] is inf at "),
     (broken.Infinite, FATAL, "observation[1] is -inf at the first reset"),
     (broken.RewardIsNaN, FATAL, "reward is nan at step 3"),
-    (broken.RewardIsNone, FATAL, "reward must be one number, not None at step 1"),
-    (broken.RewardIsThree, FATAL, "reward must be one number, not an array of shape (3,)"),
-    (broken.RewardIsWord, FATAL, "reward must be one number, not '1.0'"),
+    (broken.RewardIsNone, FATAL, "reward must be one number, but is None at step 1"),
+    (broken.RewardIsThree, FATAL, "reward must be one number, but is an array of shape (3,)"),
+    (broken.RewardIsWord, FATAL, "reward must be one number, but is '1.0'"),
     (
         broken.RewardIsLarge,
         MILD,
-        "the largest reward seen has the size 2.5e+04: --scale-rewards, on by default",
+        "the largest absolute reward is 2.5e+04: --scale-rewards, on by default",
     ),
     (
         broken.RewardIsSmall,
         MILD,
-        "the largest reward seen has the size 2e-06: --scale-rewards, on by default",
+        "the largest absolute reward is 2e-06: --scale-rewards, on by default",
     ),
-    (broken.Unseeded, MILD, "reset(seed=0) gives another observation when it is called again"),
+    (
+        broken.Unseeded,
+        MILD,
+        "reset(seed=0) returns a different observation when it is called again",
+    ),
     (
         broken.UnseededWind,
         MILD,
-        "not deterministic: with seed 0 and the same actions two environments differ in observation at step ",
+        "not deterministic: with seed 0 and the same actions two environments differ in "
+        "observation at step ",
     ),
     (broken.UnseededReward, MILD, "two environments differ in reward at step 1"),
     (broken.Bandit, MILD, "all 199 episodes ended at their first step"),
     (
         broken.InPlace,
         MILD,
-        "the observation given before is changed in place at step 1: return a copy",
+        "the previous observation was changed in place at step 1: return a copy",
     ),
     (
         broken.InPlaceInDict,
         MILD,
-        "the observation given before is changed in place at step 1: return a copy",
+        "the previous observation was changed in place at step 1: return a copy",
     ),
-    (broken.Blind, MILD, "the observation never changes, over 200 steps: is the state left out?"),
-    (broken.Meddles, MILD, "step() changed the action it was given at step 1"),
+    (broken.Blind, MILD, "the observation never changes, over 200 steps: include the state"),
+    (broken.Meddles, MILD, "step() changed the action passed to it at step 1"),
     (broken.OneAction, FATAL, "action_space is Discrete(1)"),
     (
         broken.ManyActions,
         FATAL,
-        "action_space is MultiDiscrete, and ersac plays Discrete and Box: number its 12 combinations, Discrete(12)",
+        "action_space is MultiDiscrete, but ersac supports only Discrete and Box: number its 12 "
+        "combinations, Discrete(12)",
     ),
-    (broken.DictOfActions, FATAL, "action_space is Dict, and ersac plays Discrete and Box"),
-    (broken.Unbounded, FATAL, "action[0] lies between -inf and 1: give action_space finite bounds"),
+    (broken.DictOfActions, FATAL, "action_space is Dict, but ersac supports only Discrete and Box"),
+    (broken.Unbounded, FATAL, "action[0] has the bounds -inf and 1: make both of them finite"),
     (broken.TwoRows, FATAL, "action_space is a Box of shape (2, 2)"),
     (broken.WholeActions, FATAL, "action_space is a Box of int64"),
     (broken.StuckAction, MILD, "action[1] can only be 0"),
-    (broken.ReadsText, FATAL, "observation_space is Text without numbers"),
-    (broken.ReadsNothing, FATAL, "observation is declared with a shape that holds nothing"),
-    (broken.TextBeside, MILD, "left out of what the agent sees: observation['said'], Text"),
+    (broken.ReadsText, FATAL, "observation_space is Text, which has no numbers"),
+    (broken.ReadsNothing, FATAL, "observation has no entries, shape (0,)"),
+    (broken.TextBeside, MILD, "ignored by the agent: observation['said'] (Text)"),
     (broken.CloseRaises, MILD, "close() raised RuntimeError: already closed"),
     (broken.Draws, MILD, "render_mode is 'human'"),
-    (broken.PropertyRaises, FATAL, "a look at the environment raised RuntimeError: no display"),
+    (broken.PropertyRaises, FATAL, "inspecting the environment raised RuntimeError: no display"),
 ]
 COMPANIONS = {  # what else is true of some of them
     broken.ReadsNothing: 1,  # the observation never changes
@@ -232,7 +269,7 @@ def test_fatal_findings_come_first_and_refuse():
     told: list[str] = []
     with pytest.raises(
         SettingsError,
-        match=r"^reward must be one number, not None at step 1: return float\(reward\)$",
+        match=r"^reward must be one number, but is None at step 1: return float\(reward\)$",
     ):
         check_gym_env(Both, told.append)
     assert len(told) == 1
@@ -253,7 +290,7 @@ def test_state_that_reset_leaves_as_it_is():
     found = findings(broken.EndsAtOnce)
     assert not any(finding.fatal for finding in found)
     again, at_once = sorted(finding.text for finding in found)[::-1]
-    assert "reset(seed=0) gives another observation when it is called again" in again
+    assert "reset(seed=0) returns a different observation when it is called again" in again
     assert "episodes after the first, which had 30 steps, ended at their first step" in at_once
 
 
@@ -290,7 +327,7 @@ def test_no_false_alarm_in_a_grid_with_a_mission():
         pytest.importorskip("minigrid")
     found = findings(lambda: gymnasium.make("MiniGrid-DoorKey-5x5-v0"))
     assert [finding.fatal for finding in found] == [False]
-    assert "observation['mission'], MissionSpace" in found[0].text
+    assert "observation['mission'] (MissionSpace)" in found[0].text
 
 
 def test_both_ends_by_accident_are_no_fault():
@@ -340,9 +377,9 @@ def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
 
 
 def test_a_slow_environment_is_looked_at_for_as_long_as_fits(monkeypatch):
-    monkeypatch.setattr(check, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(probe, "MAX_SECONDS", 0.0)
     assert [finding.text for finding in findings(broken.Walk)] == [
-        "only 1 of 200 steps were checked in 0 s: training will be as slow"
+        "only 1 of 200 steps were checked in 0 s: the environment is slow, so training will be slow"
     ]
 
 

@@ -154,7 +154,7 @@ def load_policy(path: Path, **overrides: Any) -> Policy:
 
     overrides: settings that are Python objects, of which the file has only the name.
     """
-    arrays = read_arrays(path)
+    arrays = read_policy_file(path)
     try:
         about = json.loads(arrays.pop(ABOUT).tobytes())
         settings = config.check(run_dir.settings_from_json(about["settings"]))
@@ -174,7 +174,7 @@ def load_policy(path: Path, **overrides: Any) -> Policy:
     return Policy(make_trained(settings, seed, codec, learner))
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_policy_file(path: Path) -> dict[str, np.ndarray]:
     """The arrays in a policy file; DiskError where its digest is wrong."""
     try:
         return seal.unseal_arrays(disk.read(path))
