@@ -1,4 +1,4 @@
-"""The command line from outside: what it prints, what it leaves, how it ends."""
+"""The command line run as a subprocess: output, files and exit codes."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def ersac(
     )
 
 
-# An import of jax under this command line would be a traceback, and so a failure.
+# An import of jax in this process is an error, and so a failure.
 WITHOUT_JAX = "import sys; sys.modules['jax'] = None; from ersac.cli import main; main()"
 BAD = [
     (
@@ -143,7 +143,27 @@ def test_help_explains_every_setting(tmp_path):
         assert option in text
 
 
-def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path):
+def test_python_m_ersac_is_the_command(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "ersac", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("ersac ")
+
+
+def test_a_run_of_another_format_is_refused_in_one_line(tmp_path):
+    settings = {"kind": "Experiment", "agent": "ersac", "learner": {}, "hash": "0123456789ab"}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
+    done = ersac("resume", "run", cwd=tmp_path, code=WITHOUT_JAX)
+    assert (done.returncode, done.stderr.count("\n")) == (74, 1)
+    assert "settings.json was written by another version of ersac" in done.stderr
+
+
+def test_depth_20_is_solved_by_four_of_four_and_writes_a_run_directory(tmp_path):
     done = ersac(
         "train",
         "deep-sea",
@@ -160,7 +180,7 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
     )
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
-    told = json.loads(last)
+    summary = json.loads(last)
     assert lines[0].startswith("episode ")
     assert {
         "agent",
@@ -172,35 +192,37 @@ def test_depth_20_is_solved_by_four_of_four_and_the_run_is_left_behind(tmp_path)
         "steps_per_second",
         "compile_seconds",
         "wall_seconds",
-    } <= set(told)
-    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == (
+    } <= set(summary)
+    assert (summary["agent"], summary["env"], summary["depth"], summary["seeds"]) == (
         "ersac",
         "deep-sea",
         20,
         4,
     )
-    assert all(solved is not None and solved <= 5000 for solved in told["solved_reliable"])
-    assert told["solved_reliable"] == [row["solved_reliable"] for row in told["per_seed"]]
-    assert told["episodes"] < 5000  # it stopped when all were solved
+    assert all(solved is not None and solved <= 5000 for solved in summary["solved_reliable"])
+    assert summary["solved_reliable"] == [row["solved_reliable"] for row in summary["per_seed"]]
+    assert summary["episodes"] < 5000  # it stopped when all were solved
 
-    directory = tmp_path / told["out"]
-    seeds, metrics, moments = run_dir.read_results(directory)
-    assert [facts.seed for facts in seeds] == [1000, 1001, 1002, 1003]
-    assert int(np.argmax(seeds[0].goals)) + 1 == told["first_goal"][0]
+    directory = tmp_path / summary["out"]
+    seeds, metrics, snapshots = run_dir.read_results(directory)
+    assert [stats.seed for stats in seeds] == [1000, 1001, 1002, 1003]
+    assert int(np.argmax(seeds[0].goals)) + 1 == summary["first_goal"][0]
     np.testing.assert_array_equal(seeds[0].goals, seeds[0].returns > 0.5)
     assert metrics.values["tau"].shape == (4, len(metrics.step))
-    assert [moment.visits.shape for moment in moments] == [(20, 20)] * 2
-    assert moments[-1].visits[19, 19] > moments[0].visits[19, 19]  # the frontier reached the corner
+    assert [snapshot.visits.shape for snapshot in snapshots] == [(20, 20)] * 2
+    assert (
+        snapshots[-1].visits[19, 19] > snapshots[0].visits[19, 19]
+    )  # the frontier reached the corner
     assert (directory / "picture.png").read_bytes().startswith(b"\x89PNG")
     settings = json.loads((directory / "settings.json").read_text())
     assert settings["agent"]["risk"]["kind"] == "Seeking"
     assert json.loads((directory / "fingerprint.json").read_text())["packages"]["jax"]
 
-    again = ersac("train", "deep-sea", "--out", told["out"], cwd=tmp_path)
+    again = ersac("train", "deep-sea", "--out", summary["out"], cwd=tmp_path)
     assert (again.returncode, again.stdout) == (2, "")
 
 
-def test_theory_on_a_sea_ends_with_one_json_object_like_train(tmp_path):
+def test_theory_deep_sea_prints_one_json_object_like_train(tmp_path):
     done = ersac(
         "theory",
         "deep-sea",
@@ -216,14 +238,14 @@ def test_theory_on_a_sea_ends_with_one_json_object_like_train(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["agent"], told["env"], told["depth"], told["seeds"]) == (
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["agent"], summary["env"], summary["depth"], summary["seeds"]) == (
         "k-learning",
         "deep-sea",
         9,
         3,
     )
-    assert [row["seed"] for row in told["per_seed"]] == [1000, 1001, 1002]
-    for row in told["per_seed"]:
+    assert [row["seed"] for row in summary["per_seed"]] == [1000, 1001, 1002]
+    for row in summary["per_seed"]:
         assert row["first_goal"] <= row["solved_bsuite"] <= 100
         assert row["solved_reliable"] is not None

@@ -1,4 +1,4 @@
-"""Settings: one name each, checked, and split into what is traced and what is not."""
+"""Settings: unique names, checks, and the split into traced and static values."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from ersac.config.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_no_name_means_two_things(name):
+def test_every_setting_has_a_unique_name(name):
     names = [
         path[-1]
         for path, _, _ in config.leaves(config.Experiment(agent=PRESETS[name], agent_name=name))
@@ -46,9 +46,10 @@ def test_presets_pass_their_own_check(name):
         ({"uncertainty": "count"}, "did you mean counts?"),
         ({"gama": 0.9}, "unknown setting 'gama'; did you mean gamma?"),
         ({"agent": "vanilla", "tau0": 0.1}, "unknown setting 'tau0'"),
+        ({"agent_name": "vanilla"}, "unknown setting 'agent_name'; did you mean agent?"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_line(changes, words):
+def test_invalid_settings_are_refused_in_one_line(changes, words):
     with pytest.raises(SettingsError) as error:
         api.make_settings(**changes)
     assert words in str(error.value)
@@ -63,7 +64,7 @@ def test_numbers_are_converted():
     assert settings.agent.hidden == (32,)
 
 
-def test_floats_are_split_off_and_put_back():
+def test_floats_can_be_split_off_and_put_back():
     settings = api.make_settings(gamma=0.9, tau0=0.3)
     floats = config.floats(settings)
     assert floats["agent.gamma"] == 0.9
@@ -74,6 +75,6 @@ def test_floats_are_split_off_and_put_back():
     assert repr(config.static(settings)) != repr(config.static(api.make_settings(depth=21)))
 
 
-def test_settings_cannot_be_changed_behind_ones_back():
+def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PRESETS["ersac"].gamma = 0.5  # type: ignore[misc]

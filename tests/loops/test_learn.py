@@ -12,7 +12,7 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_agent, make_buffer, make_optimisers, make_parts
 from ersac.algorithm import replay
-from ersac.algorithm.replay import LEAST
+from ersac.algorithm.replay import MIN_PRIORITY
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.loops.rollout import Actor, draw_noise, init_actor, rollout
@@ -159,7 +159,9 @@ def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted
             observe(state.learner, newest),
             jax.tree.map(lambda x: x[0], jax.device_get(t)),
         )
-        np.testing.assert_allclose(after.buffer_state.priority[slot], wanted + LEAST, rtol=1e-10)
+        np.testing.assert_allclose(
+            after.buffer_state.priority[slot], wanted + MIN_PRIORITY, rtol=1e-10
+        )
         ages.append((number - int(slot)) % 4)
         corrected.append(rho.min())
         if ages[-1] == 0:

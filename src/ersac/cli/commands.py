@@ -157,7 +157,7 @@ class ExportOptions:
     """Run directories."""
     to: Path | None = None
     """The file to write, which must not exist yet: .csv, or .parquet (needs ersac[track])."""
-    what: str = "episodes"
+    table: Annotated[str, tyro.conf.arg(name="what")] = "episodes"
     """One row per: episodes, metrics (training metrics by steps) or seeds (scores and settings)."""
     output: OutputOptions = OutputOptions()
 
@@ -450,7 +450,7 @@ def export_command(argv: list[str]) -> int:
     from ersac.analysis.export import export_runs
 
     say = (lambda line: None) if options.output.quiet else (lambda line: print(line, flush=True))
-    result = export_runs(options.runs, options.to, options.what, display.note, say)
+    result = export_runs(options.runs, options.to, options.table, display.note, say)
     return print_json(result, options.output)
 
 
