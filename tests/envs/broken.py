@@ -1,4 +1,4 @@
-"""A walk that is in order, and what can be wrong with one: each class has one fault."""
+"""A correct environment, a random walk, and copies of it with one fault each."""
 
 import warnings
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 
 class Walk(gymnasium.Env):
-    """From a random place to either end of a line. All is as it should be: position and what is left of the time are observed."""
+    """A walk on a line from a random position to either end; observes its position and the time."""
 
     END, LIMIT = 10, 30
     observation_space: ClassVar = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -18,13 +18,13 @@ class Walk(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.time = int(self.np_random.integers(-3, 4)), 0
+        self.position, self.time = int(self.np_random.integers(-3, 4)), 0
         return self.observe(), {}
 
     def step(self, action):
-        self.place += 1 if action else -1
+        self.position += 1 if action else -1
         self.time += 1
-        terminated = abs(self.place) >= self.END
+        terminated = abs(self.position) >= self.END
         return (
             self.observe(),
             self.pay(terminated),
@@ -34,10 +34,10 @@ class Walk(gymnasium.Env):
         )
 
     def observe(self) -> Any:
-        return np.array([self.place / self.END, self.time / self.LIMIT], np.float32)
+        return np.array([self.position / self.END, self.time / self.LIMIT], np.float32)
 
     def pay(self, terminated: bool) -> Any:
-        return float(terminated and self.place > 0)
+        return float(terminated and self.position > 0)
 
     def close(self):
         Walk.closed += 1
@@ -49,11 +49,11 @@ class RaisesWhenMade(Walk):
 
 
 class RaisesWhenMadeAgain(Walk):
-    made = 0
+    created = 0
 
     def __init__(self):
-        RaisesWhenMadeAgain.made += 1
-        if RaisesWhenMadeAgain.made % 2 == 0:
+        RaisesWhenMadeAgain.created += 1
+        if RaisesWhenMadeAgain.created % 2 == 0:
             raise OSError("the port is taken")
 
 
@@ -72,7 +72,7 @@ class RaisesSomethingUnspeakable(Walk):
 
 
 class LooksLikeOne:
-    """Of no known family."""
+    """Has the methods of an environment, but is not derived from gymnasium.Env."""
 
     reset, step = Walk.reset, Walk.step
 
@@ -177,7 +177,7 @@ class Shape(Walk):
 
 
 class Kind(Walk):
-    """Shares of one in a space of bytes."""
+    """Floats in a space of bytes."""
 
     observation_space: ClassVar = spaces.Box(0, 255, (2,), np.uint8)
 
@@ -189,7 +189,7 @@ class WholeAsFloat(Walk):
     observation_space: ClassVar = spaces.Discrete(21)
 
     def observe(self):
-        return float(self.place + self.END)
+        return float(self.position + self.END)
 
 
 class Doubles(Walk):
@@ -223,28 +223,28 @@ class TooLow(Walk):
 
 
 class TooLarge(Walk):
-    """Ends are counted, and left out of the space."""
+    """The space does not contain the two end positions."""
 
     observation_space: ClassVar = spaces.Discrete(20, start=-10)
 
     def observe(self):
-        return self.place
+        return self.position
 
 
 class TooMany(Walk):
     observation_space: ClassVar = spaces.MultiDiscrete([21, 30])
 
     def observe(self):
-        return np.array([self.place + self.END, self.time])
+        return np.array([self.position + self.END, self.time])
 
 
 class TooManyInDict(Walk):
     observation_space: ClassVar = spaces.Dict(
-        {"place": spaces.Box(-1.0, 1.0, (), np.float32), "time": spaces.Discrete(30)}
+        {"position": spaces.Box(-1.0, 1.0, (), np.float32), "time": spaces.Discrete(30)}
     )
 
     def observe(self):
-        return {"place": super().observe()[0], "time": self.time}
+        return {"position": super().observe()[0], "time": self.time}
 
 
 class NoDict(TooManyInDict):
@@ -254,19 +254,19 @@ class NoDict(TooManyInDict):
 
 class LacksAKey(TooManyInDict):
     def observe(self):
-        return {"place": super().observe()["place"]}
+        return {"position": super().observe()["position"]}
 
 
 class ShortTuple(Walk):
     observation_space: ClassVar = spaces.Tuple([spaces.Discrete(21), spaces.Discrete(31)])
 
     def observe(self):
-        return (self.place + self.END,)
+        return (self.position + self.END,)
 
 
 class NotANumber(Walk):
     def observe(self):
-        return super().observe() / np.float32(self.place != 4)  # 0 / 0 and its like
+        return super().observe() / np.float32(self.position != 4)  # 0 / 0 and its like
 
 
 class Infinite(Walk):
@@ -308,18 +308,18 @@ class RewardIsSmall(Walk):
 
 
 class Unseeded(Walk):
-    """Its own generator, which nobody seeds, decides where it begins."""
+    """The first position is drawn from a generator that is not seeded."""
 
     rng = np.random.default_rng(1)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.place = int(self.rng.integers(-9, 10))
+        self.position = int(self.rng.integers(-9, 10))
         return self.observe(), {}
 
 
 class UnseededWind(Walk):
-    """Where it begins is seeded; what blows it about is not."""
+    """The first position is seeded; the steps are not."""
 
     rng = np.random.default_rng(1)
 
@@ -335,10 +335,10 @@ class UnseededReward(Walk):
 
 
 class EndsAtOnce(Walk):
-    """The state is set in the constructor only."""
+    """The state is set only in the constructor."""
 
     def __init__(self):
-        self.place, self.time = 0, 0
+        self.position, self.time = 0, 0
 
     def reset(self, *, seed=None, options=None):
         return self.observe(), {}
@@ -361,15 +361,15 @@ class InPlace(Walk):
 
 
 class InPlaceInDict(Walk):
-    """The arrays are new, the dictionary is not."""
+    """Returns new arrays in the same dict."""
 
-    observation_space: ClassVar = spaces.Dict({"place": Walk.observation_space})
+    observation_space: ClassVar = spaces.Dict({"position": Walk.observation_space})
 
     def __init__(self):
         self.observed = {}
 
     def observe(self):
-        self.observed["place"] = super().observe()
+        self.observed["position"] = super().observe()
         return self.observed
 
 
@@ -379,7 +379,7 @@ class Blind(Walk):
 
 
 class Continuous(Walk):
-    """In order, too."""
+    """Correct, with continuous actions."""
 
     action_space: ClassVar = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
@@ -445,14 +445,14 @@ class ReadsNothing(Walk):
 
 
 class TextBeside(Walk):
-    """In order: the text is left out."""
+    """Correct: the text is ignored."""
 
     observation_space: ClassVar = spaces.Dict(
-        {"place": Walk.observation_space, "said": spaces.Text(20)}
+        {"position": Walk.observation_space, "said": spaces.Text(20)}
     )
 
     def observe(self):
-        return {"place": super().observe(), "said": "go on"}
+        return {"position": super().observe(), "said": "go on"}
 
 
 class CloseRaises(Walk):
@@ -472,7 +472,7 @@ class PropertyRaises(Walk):
 
 
 class Warns(Walk):
-    """In order, but talkative."""
+    """Correct, but it warns."""
 
     def step(self, action):
         warnings.warn("step is deprecated", UserWarning, stacklevel=2)
@@ -480,14 +480,14 @@ class Warns(Walk):
 
 
 class Rounds(Walk):
-    """In order: single precision is a little more than one."""
+    """Correct: an entry exceeds one by the error of single precision."""
 
     def observe(self):
         return super().observe() * np.float32(1 + 1e-6)
 
 
 class FromOne(Walk):
-    """In order: actions and observations are counted from other numbers than zero; flags are numpy's, rewards whole."""
+    """Correct: spaces that do not start at zero, flags of numpy, integer rewards."""
 
     action_space: ClassVar = spaces.Discrete(2, start=1)
     observation_space: ClassVar = spaces.Discrete(21, start=-10)
@@ -498,11 +498,11 @@ class FromOne(Walk):
         return observation, int(reward), np.bool_(terminated), np.array(truncated), info
 
     def observe(self):
-        return np.int32(self.place)
+        return np.int32(self.position)
 
 
 class Nested(Walk):
-    """In order: every kind of space that is read, one inside another."""
+    """Correct: all supported spaces, nested."""
 
     observation_space: ClassVar = spaces.Dict(
         {
@@ -513,10 +513,10 @@ class Nested(Walk):
     )
 
     def observe(self):
-        place = self.place + self.END
-        image = np.full((2, 2, 3), place, np.uint8)
+        position = self.position + self.END
+        image = np.full((2, 2, 3), position, np.uint8)
         return {
-            "both": (place, np.array([place % 2, 1], np.int8)),
+            "both": (position, np.array([position % 2, 1], np.int8)),
             "image": image,
-            "digits": [place, self.time],
+            "digits": [position, self.time],
         }

@@ -1,4 +1,4 @@
-"""bsuite's environments through Gymnasium's interface, and the ladder's own environments."""
+"""bsuite as Gymnasium environments, the combination lock, and grids with a fixed layout."""
 
 import pickle
 import warnings
@@ -17,16 +17,16 @@ from ersac.envs.gym.minigrid import FixedLayout
 
 
 class Scripted(dm_env.Environment):
-    """Answers what it was given, one after the other."""
+    """Returns the given time steps one after the other."""
 
-    def __init__(self, answers, shape=(2, 3)):
-        self.answers, self.shape = iter(answers), shape
+    def __init__(self, timesteps, shape=(2, 3)):
+        self.timesteps, self.shape = iter(timesteps), shape
 
     def reset(self):
         return dm_env.restart(np.zeros(self.shape))
 
     def step(self, action):
-        return next(self.answers)
+        return next(self.timesteps)
 
     def observation_spec(self):
         return specs.BoundedArray(self.shape, float, -1, 2)
@@ -35,31 +35,31 @@ class Scripted(dm_env.Environment):
         return specs.DiscreteArray(4)
 
 
-def test_an_end_with_a_discount_is_a_cut():
-    shown = np.arange(6.0).reshape(2, 3)
+def test_an_episode_that_ends_with_a_discount_is_truncated():
+    obs = np.arange(6.0).reshape(2, 3)
     env = bsuite_gym.FromBsuite(
         Scripted(
             [
-                dm_env.transition(1.5, shown),
-                dm_env.truncation(2.0, shown),
-                dm_env.termination(3.0, shown),
+                dm_env.transition(1.5, obs),
+                dm_env.truncation(2.0, obs),
+                dm_env.termination(3.0, obs),
             ]
         )
     )
     assert env.observation_space == gymnasium.spaces.Box(-1, 2, (6,), np.float32)
     assert env.action_space.n == 4
     assert env.reset()[0].shape == (6,)
-    answers = [env.step(0) for _ in range(3)]
-    assert [answer[1:4] for answer in answers] == [
+    timesteps = [env.step(0) for _ in range(3)]
+    assert [timestep[1:4] for timestep in timesteps] == [
         (1.5, False, False),
         (2.0, False, True),
         (3.0, True, False),
     ]
-    np.testing.assert_array_equal(answers[0][0], np.arange(6))
-    assert answers[0][0].dtype == np.float32
+    np.testing.assert_array_equal(timesteps[0][0], np.arange(6))
+    assert timesteps[0][0].dtype == np.float32
 
 
-def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
+def test_the_swing_up_matches_bsuite_and_repeats_with_its_seed(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from bsuite.experiments.cartpole_swingup.cartpole_swingup import CartpoleSwingup
@@ -73,9 +73,9 @@ def test_the_swing_up_is_bsuites_and_repeats_with_its_seed(capsys):
     for _ in range(2500):
         action = int(rng.integers(3))
         obs, reward, terminated, truncated, _ = env.step(action)
-        answer = oracle.step(action)
-        np.testing.assert_array_equal(obs, answer.observation.ravel())
-        assert (reward, terminated, truncated) == (answer.reward, answer.last(), False)
+        timestep = oracle.step(action)
+        np.testing.assert_array_equal(obs, timestep.observation.ravel())
+        assert (reward, terminated, truncated) == (timestep.reward, timestep.last(), False)
         if terminated:
             ends += 1
             np.testing.assert_array_equal(env.reset()[0], oracle.reset().observation.ravel())
@@ -89,7 +89,7 @@ def test_the_checker_finds_nothing_fatal(name):
     ]
 
 
-def test_the_lock_opens_to_its_keys_only():
+def test_the_lock_opens_only_to_its_keys():
     env = pickle.loads(pickle.dumps(lock_gym.make_lock_env))()
     env.reset()
     opened = [env.step(int(key))[:2] for key in lock_gym.CombinationLock.KEYS[:10]]
@@ -105,13 +105,11 @@ def test_a_fixed_layout_is_that_of_the_reseed_wrapper():
     name = "MiniGrid-DoorKey-8x8-v0"
     theirs = ReseedWrapper(gymnasium.make(name), seeds=[4])
     theirs.reset()
-    wanted, ours = theirs.unwrapped.grid.encode(), FixedLayout(env_factory(name)(), 4)
+    expected, ours = theirs.unwrapped.grid.encode(), FixedLayout(env_factory(name)(), 4)
     for seed in (None, 0, 9):
         ours.reset(seed=seed)
-        np.testing.assert_array_equal(ours.unwrapped.grid.encode(), wanted)
+        np.testing.assert_array_equal(ours.unwrapped.grid.encode(), expected)
     other = FixedLayout(env_factory(name)(), 5)
     other.reset()
-    assert not np.array_equal(other.unwrapped.grid.encode(), wanted)
-    assert (
-        ours.observation_space == env_factory(name)().observation_space
-    )  # codes, as a grid of that id has
+    assert not np.array_equal(other.unwrapped.grid.encode(), expected)
+    assert ours.observation_space == env_factory(name)().observation_space  # symbolic

@@ -1,4 +1,4 @@
-"""DeepSea is bsuite's DeepSea: the package itself is the oracle."""
+"""DeepSea against bsuite's, which is the oracle."""
 
 import warnings
 
@@ -17,17 +17,17 @@ STEPS = 10_000
 
 
 def play(env, env_params, actions, key):
-    """Step our environment through a list of actions, starting anew where an episode ends."""
+    """Step our environment with the actions, resetting it where an episode ends."""
 
     def step(state, x):
         action, key = x
         obs = env.observe(env_params, state)
-        answer = env.step(env_params, state, action, key)
-        ended = answer.discount == 0
+        result = env.step(env_params, state, action, key)
+        ended = result.discount == 0
         state = jax.tree.map(
-            lambda new, old: jnp.where(ended, new, old), env.reset(env_params, key), answer.state
+            lambda new, old: jnp.where(ended, new, old), env.reset(env_params, key), result.state
         )
-        return state, (obs, answer.reward, ended, answer.goal)
+        return state, (obs, result.reward, ended, result.goal)
 
     return jax.jit(
         lambda: jax.lax.scan(
@@ -37,10 +37,10 @@ def play(env, env_params, actions, key):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7, 20, 50])
-def test_ten_thousand_random_steps_are_bsuites(depth):
+def test_ten_thousand_random_steps_match_bsuite(depth):
     oracle = BsuiteDeepSea(depth, mapping_seed=depth + 3, seed=0)
     env = deep_sea(depth, mapping_seed=depth + 3)
-    # Half the episodes follow the path to the treasure for a while, so that its end is seen as well.
+    # Half the episodes mostly move right, so that the treasure is reached too.
     rng = np.random.default_rng(depth)
     actions, obs, rewards, ended, goals = [], [], [], [], []
     step = oracle.reset()
@@ -66,18 +66,16 @@ def test_ten_thousand_random_steps_are_bsuites(depth):
     np.testing.assert_array_equal(ours[2], ended)
     np.testing.assert_array_equal(ours[3], goals)
     assert sum(goals) > 0
-    assert np.array_equal(
-        goals, np.asarray(rewards) > 0.5
-    )  # in the deterministic sea a goal is a treasure
+    assert np.array_equal(goals, np.asarray(rewards) > 0.5)  # here a goal is a treasure
 
 
-def test_the_action_map_is_bsuites_sweep():
+def test_the_action_map_is_that_of_bsuites_sweep():
     np.testing.assert_array_equal(
         action_map(20, 42), BsuiteDeepSea(20, mapping_seed=42)._action_mapping
     )
 
 
-def test_a_run_has_its_own_map_unless_asked():
+def test_each_seed_has_its_own_action_map_unless_a_mapping_seed_is_given():
     assert not np.array_equal(deep_sea(9).env_params(0), deep_sea(9).env_params(1))
     np.testing.assert_array_equal(
         deep_sea(9, mapping_seed=42).env_params(0), deep_sea(9, mapping_seed=42).env_params(1)
@@ -95,23 +93,23 @@ def test_the_optimal_return(depth):
     assert bool(goal[-1])
 
 
-def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
+def test_stochastic_deep_sea_slips_and_has_noisy_rewards_as_in_bsuite():
     depth, episodes = 5, 4000
     env = deep_sea(depth, stochastic=True)
     env_params = jnp.asarray(env.env_params(5))
     keys = jax.random.split(jax.random.key(1), episodes)
 
     def episode(key):
-        """Always right: the last column reached shows the slips, the last reward the noise."""
+        """Right moves only: the last column shows the slips, the last reward the noise."""
 
         def step(state, key):
-            answer = env.step(env_params, state, env_params[state.row, state.column], key)
-            return answer.state, (state.column, answer.reward, answer.goal)
+            result = env.step(env_params, state, env_params[state.row, state.column], key)
+            return result.state, (state.column, result.reward, result.goal)
 
         return jax.lax.scan(step, env.reset(env_params, key), jax.random.split(key, depth))[1]
 
     columns, rewards, goals = map(np.asarray, jax.jit(jax.vmap(episode))(keys))
-    assert goals[:, -1].all()  # a slip is not a mistake
+    assert goals[:, -1].all()  # a slip is not a left move
     stays = np.diff(columns, axis=1) == 0
     tolerance = lambda p, n: 4.5 * np.sqrt(p * (1 - p) / n)
     assert abs(stays.mean() - 1 / depth) < tolerance(1 / depth, stays.size)
@@ -124,8 +122,8 @@ def test_the_stochastic_sea_slips_and_pays_noise_as_bsuites():
     np.testing.assert_allclose(rewards[between, -1], -0.01 / depth, atol=1e-6)
 
 
-def test_only_a_left_turn_on_the_diagonal_is_a_mistake():
-    """Whom a slip has put off the diagonal may go where it likes: bsuite does not call that episode bad."""
+def test_only_a_left_move_on_the_diagonal_misses_the_goal():
+    """After a slip off the diagonal, left moves do not make a bad episode in bsuite."""
     env = deep_sea(5, stochastic=True)
     env_params = env.env_params(0)
     for row, column in ((0, 0), (3, 3), (2, 1), (4, 0), (4, 4)):

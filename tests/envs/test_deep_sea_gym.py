@@ -1,4 +1,4 @@
-"""The sea for networks is the sea on the device, step by step."""
+"""DeepSea as a Gymnasium environment against the pure one."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from ersac.envs.gym.check import findings
 
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
-def test_every_step_is_that_of_the_sea_on_the_device(depth):
+def test_every_step_is_that_of_the_pure_environment(depth):
     ours, theirs = OneHotDeepSea(depth, seed=5), deep_sea(depth)
     env_params, key = jnp.asarray(theirs.env_params(5)), jax.random.key(0)
     observe, step = jax.jit(theirs.observe), jax.jit(theirs.step)
@@ -27,12 +27,12 @@ def test_every_step_is_that_of_the_sea_on_the_device(depth):
             right = int(env_params[row, ours.column])
             action = right if episode % 2 or rng.random() < 0.5 else 1 - right
             obs, reward, terminated, truncated, info = ours.step(action)
-            answer = step(env_params, state, jnp.int32(action), key)
-            state = answer.state
-            assert reward == pytest.approx(float(answer.reward), abs=1e-6)
-            assert (terminated, truncated) == (float(answer.discount) == 0, False)
+            result = step(env_params, state, jnp.int32(action), key)
+            state = result.state
+            assert reward == pytest.approx(float(result.reward), abs=1e-6)
+            assert (terminated, truncated) == (float(result.discount) == 0, False)
         assert terminated
-        assert info["is_success"] == bool(answer.goal)
+        assert info["is_success"] == bool(result.goal)
         assert not obs.any()
         treasures += info["is_success"]
     assert 6 <= treasures <= 12
@@ -49,8 +49,8 @@ def test_noise_follows_the_cell_and_is_new_at_every_step_but_the_same_for_one_se
     assert np.isinf(env.observation_space.high[16:]).all()
     assert (env.observation_space.high[:16] == 1).all()
     plays = [
-        np.array([each.reset(seed=7)[0], *(each.step(1)[0] for _ in range(4))])
-        for each in (env, again)
+        np.array([copy.reset(seed=7)[0], *(copy.step(1)[0] for _ in range(4))])
+        for copy in (env, again)
     ]
     np.testing.assert_array_equal(*plays)
     cells, noise = plays[0][:, :16], plays[0][:, 16:]

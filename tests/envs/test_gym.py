@@ -1,4 +1,4 @@
-"""The host's environments are Gymnasium's: stepped one by one, they are the oracle; the bookkeeping is written out by hand."""
+"""Vectorised environments against single Gymnasium environments, which are the oracle."""
 
 import math
 import multiprocessing
@@ -33,7 +33,7 @@ REAL = [
 
 
 class Counter(gymnasium.Env):
-    """Counts steps, which are its rewards too; ends after so many of them. A reset says that it succeeded, which nobody should believe."""
+    """Counts its steps, which are also its rewards. The is_success of a reset must be ignored."""
 
     observation_space = spaces.Box(0, 9, (1,))
     action_space = spaces.Discrete(2, start=5)
@@ -44,38 +44,38 @@ class Counter(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.count = 0
-        return self.seen(), {"is_success": True}
+        return self.count_array(), {"is_success": True}
 
     def step(self, action):
-        assert self.action_space.contains(action), f"{action} is none of mine\nand here is why"
+        assert self.action_space.contains(action), f"{action} is not in the space\na second line"
         self.count += 1
         ends = self.count == self.terminates
         return (
-            self.seen(),
+            self.count_array(),
             float(self.count),
             ends,
             self.count == self.truncates,
             {"is_success": ends},
         )
 
-    def seen(self):
+    def count_array(self):
         return np.array([self.count], np.float32)
 
 
-def of_each(*makes):
-    """One environment of each kind, in turn."""
-    left = iter(makes)
-    return lambda: next(left)()
+def make_in_turn(*makes):
+    """A factory that calls the given ones in turn."""
+    remaining = iter(makes)
+    return lambda: next(remaining)()
 
 
 def play(env, seed, actions):
-    """The first observation, and all answers, time first."""
+    """The first observations, and the steps stacked along time."""
     first = env.reset(seed)
-    answers = [env.step(action) for action in actions]
-    return first, HostStep(*(np.stack(field) for field in zip(*answers, strict=True)))
+    steps = [env.step(action) for action in actions]
+    return first, HostStep(*(np.stack(field) for field in zip(*steps, strict=True)))
 
 
-def chosen(env, steps, seed=0):
+def random_actions(env, steps, seed=0):
     """Random actions [steps, N, ...]."""
     rng = np.random.default_rng(seed)
     if isinstance(env.actions, Discrete):
@@ -86,14 +86,14 @@ def chosen(env, steps, seed=0):
 
 
 def batch(space, items):
-    """What Gymnasium's vector environments make of the observations of several."""
+    """Observations, batched as in Gymnasium's vector environments."""
     return concatenate(space, items, create_empty_array(space, len(items)))
 
 
-def test_what_ends_and_how_is_kept_apart():
-    """Beside each other: an environment that ends at 3, and one that is cut at 4."""
+def test_termination_and_truncation_side_by_side():
+    """One environment terminates at 3, the other is truncated at 4."""
     env = host_env(
-        of_each(lambda: Counter(terminates=3), lambda: Counter(truncates=4)), "counter", 2
+        make_in_turn(lambda: Counter(terminates=3), lambda: Counter(truncates=4)), "counter", 2
     )
     first, steps = play(env, 0, np.zeros((10, 2), np.int32))
     np.testing.assert_array_equal(first, [[0], [0]])
@@ -116,7 +116,7 @@ def test_what_ends_and_how_is_kept_apart():
     assert [field.dtype for field in steps] == [np.float32] * 4 + [bool] * 2
 
 
-def test_an_end_at_the_time_limit_is_an_end():
+def test_termination_at_the_time_limit_is_termination():
     _, steps = play(
         host_env(lambda: Counter(terminates=2, truncates=2), "counter", 1),
         0,
@@ -126,10 +126,13 @@ def test_an_end_at_the_time_limit_is_an_end():
     np.testing.assert_array_equal(steps.mask[:, 0], [1, 1, 0])
 
 
-def test_frames_keep_their_own_history_across_a_cut():
-    """The other environment, which is in the middle of its episode then, is left alone; a reset in the middle begins afresh."""
+def test_frame_stacks_restart_at_a_truncation_and_at_a_reset():
+    """The stack of the other environment, which is inside an episode, is not changed."""
     env = host_env(
-        of_each(lambda: Counter(truncates=3), lambda: Counter(truncates=5)), "counter", 2, frames=3
+        make_in_turn(lambda: Counter(truncates=3), lambda: Counter(truncates=5)),
+        "counter",
+        2,
+        frames=3,
     )
     assert env.observations == Box((3,))
     for _ in range(2):
@@ -143,11 +146,11 @@ def test_frames_keep_their_own_history_across_a_cut():
         )
 
 
-def test_frames_of_images_are_channels():
+def test_frames_of_images_are_stacked_along_the_channels():
     class Pictures(Counter):
         observation_space = spaces.Box(0, 255, (2, 6, 5), np.uint8)  # channels first
 
-        def seen(self):
+        def count_array(self):
             return np.stack(
                 [np.full((6, 5), self.count, np.uint8), np.full((6, 5), 100 + self.count, np.uint8)]
             )
@@ -160,22 +163,22 @@ def test_frames_of_images_are_channels():
     np.testing.assert_array_equal(steps.obs[1, 0, 5, 4], [1, 101, 2, 102])
 
 
-def test_whole_numbers_cannot_be_stacked():
+def test_discrete_observations_cannot_be_stacked():
     with pytest.raises(SettingsError, match="set frames to 1"):
         host_env(env_factory("Taxi-v4"), "Taxi-v4", 1, frames=2)
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_side_by_side_they_are_what_each_is_alone(name):
-    """Seeds included: environment i has seed + i, and goes on with its own random numbers from episode to episode."""
+def test_each_of_n_environments_is_identical_to_a_single_one(name):
+    """Environment i is seeded by seed + i once; later episodes continue its random numbers."""
     steps, envs, seed = 230, 2, 7
     make = env_factory(name)
     env = host_env(make, name, envs)
-    actions = chosen(env, steps)
+    actions = random_actions(env, steps)
     first, answers = play(env, seed, actions)
-    again, twice = play(env, seed, actions)
-    np.testing.assert_array_equal(first, again)
-    for one, other in zip(answers, twice, strict=True):
+    first_again, answers_again = play(env, seed, actions)
+    np.testing.assert_array_equal(first, first_again)
+    for one, other in zip(answers, answers_again, strict=True):
         np.testing.assert_array_equal(one, other)
 
     shape, dtype = (
@@ -195,25 +198,25 @@ def test_side_by_side_they_are_what_each_is_alone(name):
         np.testing.assert_array_equal(first[i], alone(obs))
         over = False
         for t in range(steps):
-            told = HostStep(*(field[t, i] for field in answers))
+            step = HostStep(*(field[t, i] for field in answers))
             if over:
                 obs, _ = oracle.reset()
                 over = False
-                assert told[1:] == (0, 0, 0, False, False)
+                assert step[1:] == (0, 0, 0, False, False)
             else:
                 obs, reward, terminated, truncated, _ = oracle.step(actions[t, i])
                 over = terminated or truncated
-                assert told[1:] == (np.float32(reward), not terminated, 1, over, False)
-            np.testing.assert_array_equal(told.obs, alone(obs))
+                assert step[1:] == (np.float32(reward), not terminated, 1, over, False)
+            np.testing.assert_array_equal(step.obs, alone(obs))
 
 
-def test_seeds_reach_the_actions_that_an_environment_draws_itself():
+def test_the_action_space_of_each_environment_is_seeded():
     class Wilful(Counter):
         def __init__(self):
             super().__init__()
             self.action_space = spaces.Discrete(10**9)
 
-        def seen(self):
+        def count_array(self):
             return np.array([self.action_space.sample()], np.float32)
 
     first, other = (
@@ -223,7 +226,7 @@ def test_seeds_reach_the_actions_that_an_environment_draws_itself():
     assert len(np.unique(first[1].obs)) == 6
 
 
-def test_the_mountain_car_is_cut_and_nothing_ends():
+def test_mountain_car_is_truncated_and_never_terminates():
     env = host_env(env_factory("MountainCar-v0"), "MountainCar-v0", 1)
     _, steps = play(env, 0, np.ones((201, 1), np.int32))
     assert np.flatnonzero(steps.ended).tolist() == [199]
@@ -234,7 +237,7 @@ def test_the_mountain_car_is_cut_and_nothing_ends():
     )
 
 
-def test_the_spaces_of_real_ones():
+def test_the_spaces_of_registered_environments():
     spaces_of = lambda name: host_env(env_factory(name), name, 1)[1:3]
     assert spaces_of("CartPole-v1") == (Box((4,)), Discrete(2))
     assert spaces_of("Taxi-v4") == (Discrete(500), Discrete(6))
@@ -243,13 +246,13 @@ def test_the_spaces_of_real_ones():
     assert spaces_of(GRID) == (Box((4 + 7 * 7 * (11 + 6 + 3),)), Discrete(7))
 
 
-def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
+def test_a_grid_is_encoded_as_by_minigrids_one_hot_wrapper():
     wrappers = pytest.importorskip("minigrid.wrappers")
     oracle = wrappers.OneHotPartialObsWrapper(gymnasium.make(GRID))
     env = host_env(env_factory(GRID), GRID, 1)
-    first, steps = play(env, 3, chosen(env, 20))
+    first, steps = play(env, 3, random_actions(env, 20))
     theirs = [oracle.reset(seed=3)[0]] + [
-        oracle.step(int(action))[0] for action in chosen(env, 20)[:, 0]
+        oracle.step(int(action))[0] for action in random_actions(env, 20)[:, 0]
     ]
     for ours, obs in zip([first[0], *steps.obs[:, 0]], theirs, strict=True):
         np.testing.assert_array_equal(
@@ -257,7 +260,7 @@ def test_a_grid_is_coded_as_minigrids_own_wrapper_codes_it():
         )
 
 
-class TestObserved:
+class TestObservationCodec:
     def check(self, space, items, expected_space, expected):
         found, encode = observation_codec(space)
         before = batch(space, items)
@@ -266,12 +269,12 @@ class TestObserved:
         np.testing.assert_array_equal(values, expected)
         return values
 
-    def test_discrete_begins_at_zero(self):
+    def test_discrete_starts_at_zero(self):
         assert (
             self.check(spaces.Discrete(5, start=-2), [-2, 2], Discrete(5), [0, 4]).dtype == np.int32
         )
 
-    def test_a_few_digits_are_one_number(self):
+    def test_a_small_multidiscrete_is_one_index(self):
         space = spaces.MultiDiscrete([3, 4, 5], start=[0, 1, -1])
         items = [
             np.array([a, b, c]) + space.start for a in range(3) for b in range(4) for c in range(5)
@@ -282,7 +285,7 @@ class TestObserved:
             grid, [np.array([[1, 2], [3, 1]])], Discrete(120), [((1 * 4 + 2) * 5 + 3) * 2 + 1]
         )
 
-    def test_many_digits_are_one_hot_as_gymnasium_has_it(self):
+    def test_a_large_multidiscrete_is_one_hot(self):
         space = spaces.MultiDiscrete([70_000, 2], start=[10, 0], seed=1)
         items = [space.sample() for _ in range(3)]
         flat = [np.concatenate([np.eye(1, 70_000, a - 10)[0], np.eye(2)[b]]) for a, b in items]
@@ -291,7 +294,7 @@ class TestObserved:
     def test_a_hundred_thousand_states_are_still_a_table(self):
         assert observation_codec(spaces.MultiDiscrete([50_000, 2]))[0] == Discrete(100_000)
 
-    def test_bits_are_numbers(self):
+    def test_bits_are_floats(self):
         assert (
             self.check(
                 spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]
@@ -299,7 +302,7 @@ class TestObserved:
             == np.float32
         )
 
-    def test_integers_that_are_no_image_are_numbers(self):
+    def test_integers_that_are_no_image_are_floats(self):
         assert (
             self.check(
                 spaces.Box(0, 255, (2,), np.uint8),
@@ -313,7 +316,7 @@ class TestObserved:
         self.check(spaces.Box(0, 1, ()), [np.float32(0.5)], Box((1,)), [[0.5]])
 
     @pytest.mark.parametrize(
-        ("shape", "served"),
+        ("shape", "encoded"),
         [
             ((6, 7), (6, 7, 1)),
             ((6, 7, 3), (6, 7, 3)),
@@ -322,18 +325,18 @@ class TestObserved:
             ((4, 5, 3), (4, 5, 3)),
         ],
     )
-    def test_images_stay_bytes_with_their_channels_last(self, shape, served):
+    def test_images_stay_bytes_with_their_channels_last(self, shape, encoded):
         image = np.arange(math.prod(shape), dtype=np.uint8).reshape(shape)
-        moved = np.transpose(image, (1, 2, 0)) if shape[0] != served[0] else image.reshape(served)
+        moved = np.transpose(image, (1, 2, 0)) if shape[0] != encoded[0] else image.reshape(encoded)
         values = self.check(
             spaces.Box(0, 255, shape, np.uint8),
             [image, image + 1],
-            Box(served, is_bytes=True),
+            Box(encoded, is_bytes=True),
             [moved, moved + 1],
         )
         assert values.dtype == np.uint8
 
-    def test_a_dictionary_is_what_can_be_numbers_of_it(self):
+    def test_a_dict_is_the_vector_of_its_numeric_entries(self):
         space = spaces.Dict(
             {
                 "word": spaces.Text(9),
@@ -350,14 +353,14 @@ class TestObserved:
             "look": np.array([[51, 255]], np.uint8),
             "pair": (np.array([0, 1], np.int8), np.array([1, 0])),
         }
-        kind, look, pair, pose = (
+        kind_codes, look, pair, pose = (
             [0, 0, 1],
             [np.float32(51) / np.float32(255), 1],
             [0, 1, 0, 1, 1, 0, 0],
             [0.5, -0.5, 0.25, 1],
         )
         expected = np.array(
-            [[*kind, *look, *pair, *pose]], np.float32
+            [[*kind_codes, *look, *pair, *pose]], np.float32
         )  # in the order of their names
         assert self.check(space, [item], Box((16,)), expected).dtype == np.float32
 
@@ -369,30 +372,30 @@ class TestObserved:
             spaces.Graph(spaces.Discrete(2), None),
         ],
     )
-    def test_what_has_no_numbers_is_refused(self, space):
+    def test_a_space_without_numbers_raises(self, space):
         with pytest.raises(SettingsError, match="is not supported"):
             observation_codec(space)
 
     @pytest.mark.parametrize("shape", [(2,), (6, 6), (1, 6, 6), (6, 6, 3)])
-    def test_what_is_observed_outlives_the_next_step(self, shape):
-        """Gymnasium writes the next observations over the last ones."""
+    def test_encoded_observations_are_copies(self, shape):
+        """Gymnasium overwrites the last observations with the next ones."""
         space = spaces.Box(0, 1, shape) if len(shape) == 1 else spaces.Box(0, 255, shape, np.uint8)
         obs = batch(space, [space.sample()])
         assert not np.shares_memory(obs, observation_codec(space)[1](obs))
 
 
-class TestActed:
-    def test_discrete_ones_get_their_first_value_back(self):
+class TestActionCodec:
+    def test_the_start_of_a_discrete_space_is_added(self):
         space, decode = action_codec(spaces.Discrete(3, start=4))
         assert space == Discrete(3)
         np.testing.assert_array_equal(decode(np.array([0, 2])), [4, 6])
 
     @pytest.mark.parametrize("wrong", [-1, 3])
-    def test_one_that_is_not_there_never_reaches_an_environment(self, wrong):
+    def test_an_action_outside_the_space_never_reaches_an_environment(self, wrong):
         with pytest.raises(AssertionError, match="not all from 0 to 2"):
             action_codec(spaces.Discrete(3))[1](np.array([1, wrong]))
 
-    def test_boxes_get_their_shape_back(self):
+    def test_actions_get_the_shape_of_their_box(self):
         box = spaces.Box(np.array([[-1, -2]] * 2), np.array([[3, 4]] * 2), dtype=np.float64)
         space, decode = action_codec(box)
         assert space == Box((2, 2), low=(-1, -2, -1, -2), high=(3, 4, 3, 4))
@@ -404,33 +407,35 @@ class TestActed:
         "space",
         [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)],
     )
-    def test_what_cannot_be_acted_in_is_refused(self, space):
+    def test_an_unsupported_action_space_raises(self, space):
         with pytest.raises(SettingsError, match=r"^action space"):
             action_codec(space)
 
 
-class TestNames:
-    def test_one_that_is_nearly_right_is_told_its_neighbours(self):
+class TestIds:
+    def test_a_misspelt_id_suggests_similar_ones(self):
         with pytest.raises(
             SettingsError, match=r"unknown environment 'CartPol-v1'; did you mean CartPole-v1 or "
         ):
             env_factory("CartPol-v1")
 
-    def test_a_version_is_part_of_a_name(self):
+    def test_an_id_without_its_version_is_unknown(self):
         with pytest.raises(SettingsError, match=r"did you mean Taxi-v4\?"):
             env_factory("Taxi")
 
-    def test_one_that_is_far_from_all_is_told_how_to_import(self):
+    def test_an_unknown_id_says_how_to_import_its_package(self):
         with pytest.raises(SettingsError, match=r"write package\.module:Id-v0"):
             env_factory("zzzzzzzz")
 
     def test_a_module_is_imported_first(self, tmp_path, monkeypatch):
-        (tmp_path / "ersac_test_worlds.py").write_text(
-            "import gymnasium\ngymnasium.register('Far-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=3)\n"
+        (tmp_path / "ersac_test_envs.py").write_text(
+            "import gymnasium\n"
+            "entry_point = 'gymnasium.envs.classic_control:CartPoleEnv'\n"
+            "gymnasium.register('Far-v0', entry_point, max_episode_steps=3)\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
         try:
-            env = env_factory("ersac_test_worlds:Far-v0")()
+            env = env_factory("ersac_test_envs:Far-v0")()
             assert env.spec.max_episode_steps == 3
         finally:
             gymnasium.registry.pop("Far-v0", None)
@@ -445,14 +450,14 @@ class TestNames:
         with pytest.raises(SettingsError, match=r"cannot be imported: ValueError: one$"):
             env_factory("ersac_test_broken:Far-v0")
 
-    def test_minigrid_is_asked_for_where_it_is_missing(self, monkeypatch):
+    def test_a_missing_minigrid_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "minigrid", None)
         with pytest.raises(SettingsError, match=r'needs minigrid: pip install "ersac\[gym\]"'):
             env_factory(GRID)
 
 
 class TestFailures:
-    def test_an_environment_that_cannot_be_made_is_a_setting(self):
+    def test_an_environment_that_cannot_be_created_is_a_settings_error(self):
         def make():
             raise gymnasium.error.DependencyNotInstalled("install this\nor that")
 
@@ -461,7 +466,7 @@ class TestFailures:
         ):
             host_env(make, "odd", 2)
 
-    def test_one_that_breaks_says_so_in_one_line(self):
+    def test_an_exception_of_an_environment_is_one_line(self):
         class Fragile(Counter):
             def step(self, action):
                 raise ZeroDivisionError("no\nmore")
@@ -481,13 +486,13 @@ class TestFailures:
 
 
 class TestWorkers:
-    def test_bits_do_not_depend_on_them_and_only_death_ends_one(self):
-        """Three environments on two workers, which a Ctrl-C or an order to the whole group reaches as well."""
+    def test_workers_change_no_bit_and_ignore_signals_but_not_sigkill(self):
+        """Three environments on two workers; signals to the process group reach them too."""
         make = env_factory("CartPole-v1")
         near, far = (host_env(make, "CartPole-v1", 3, workers, frames=2) for workers in (0, 2))
         try:
             assert far[:4] == near[:4]
-            actions = chosen(near, 60)
+            actions = random_actions(near, 60)
             workers = [
                 process
                 for process in multiprocessing.active_children()
@@ -514,8 +519,8 @@ class TestWorkers:
         assert not any(process.is_alive() for process in workers)
         far.close()
 
-    def test_what_breaks_in_one_is_told_here(self):
-        """Also: an environment that was never registered anywhere is sent as it is."""
+    def test_an_exception_in_a_worker_is_raised_here(self):
+        """The environment is not registered: its class is sent to the worker."""
 
         class Cursed(Counter):
             def step(self, action):
@@ -529,9 +534,8 @@ class TestWorkers:
         finally:
             env.close()
 
-    def test_one_that_cannot_be_sent_is_a_setting(self):
-        left = iter([Counter] * 5)
-        stuck = (make() for make in left)  # a generator cannot be pickled
+    def test_an_environment_that_cannot_be_pickled_is_a_settings_error(self):
+        stuck = (make() for make in [Counter] * 5)  # a generator cannot be pickled
         with pytest.raises(
             SettingsError,
             match=r"^counter cannot be sent to a worker: TypeError: .*; set workers to 0",

@@ -70,8 +70,8 @@ FAULTS = [
     (
         broken.ResetsWithoutSeed,
         FATAL,
-        "reset() must accept seed= and options=, both optional: write def reset(self, *, seed=None, "
-        "options=None)",
+        "reset() must accept seed= and options=, both optional: write "
+        "def reset(self, *, seed=None, options=None)",
     ),
     (
         broken.ResetsWithoutDefaults,
@@ -218,10 +218,10 @@ FAULTS = [
     (broken.Draws, MILD, "render_mode is 'human'"),
     (broken.PropertyRaises, FATAL, "inspecting the environment raised RuntimeError: no display"),
 ]
-COMPANIONS = {  # what else is true of some of them
+EXTRA_FINDINGS = {  # besides the fault itself
     broken.ReadsNothing: 1,  # the observation never changes
 }
-IN_ORDER = [
+CORRECT = [
     broken.Walk,
     broken.Continuous,
     broken.FromOne,
@@ -229,7 +229,7 @@ IN_ORDER = [
     broken.Rounds,
     broken.Warns,
 ]
-OTHERS = [  # of other people, all in order
+REGISTERED = [  # environments of Gymnasium, all correct
     *(
         "CartPole-v1",
         "FrozenLake8x8-v1",
@@ -254,26 +254,26 @@ def test_a_fault_is_found_once_and_nothing_else(make, fatal, phrase):
     assert [
         (finding.fatal, phrase in finding.text) for finding in found if phrase in finding.text
     ] == [(fatal, True)], found
-    assert len(found) == 1 + COMPANIONS.get(make, 0), found
+    assert len(found) == 1 + EXTRA_FINDINGS.get(make, 0), found
     assert all(
         finding.text and finding.text.isprintable() and "Traceback" not in finding.text
         for finding in found
     )
 
 
-def test_fatal_findings_come_first_and_refuse():
+def test_fatal_findings_come_first_and_raise():
     class Both(broken.Doubles, broken.RewardIsNone):
         pass
 
     assert [finding.fatal for finding in findings(Both)] == [True, False]
-    told: list[str] = []
+    warned: list[str] = []
     with pytest.raises(
         SettingsError,
         match=r"^reward must be one number, but is None at step 1: return float\(reward\)$",
     ):
-        check_gym_env(Both, told.append)
-    assert len(told) == 1
-    assert "float64" in told[0]
+        check_gym_env(Both, warned.append)
+    assert len(warned) == 1
+    assert "float64" in warned[0]
 
 
 def test_several_fatal_findings_are_one_line():
@@ -286,22 +286,22 @@ def test_several_fatal_findings_are_one_line():
         check_gym_env(Both, pytest.fail)
 
 
-def test_state_that_reset_leaves_as_it_is():
+def test_a_reset_that_does_not_reset_the_state_is_a_warning():
     found = findings(broken.EndsAtOnce)
     assert not any(finding.fatal for finding in found)
-    again, at_once = sorted(finding.text for finding in found)[::-1]
-    assert "reset(seed=0) returns a different observation when it is called again" in again
-    assert "episodes after the first, which had 30 steps, ended at their first step" in at_once
+    second_reset, one_step = sorted(finding.text for finding in found)[::-1]
+    assert "reset(seed=0) returns a different observation when it is called again" in second_reset
+    assert "episodes after the first, which had 30 steps, ended at their first step" in one_step
 
 
-@pytest.mark.parametrize("make", IN_ORDER)
-def test_what_is_in_order_is_not_complained_of(make):
+@pytest.mark.parametrize("make", CORRECT)
+def test_a_correct_environment_has_no_findings(make):
     check_gym_env(make, pytest.fail)
 
 
 @pytest.mark.filterwarnings("ignore:step is deprecated")
-@pytest.mark.parametrize("make", [*IN_ORDER, *(make for make, fatal, _ in FAULTS if not fatal)])
-def test_what_is_not_refused_can_be_played(make):
+@pytest.mark.parametrize("make", [*CORRECT, *(make for make, fatal, _ in FAULTS if not fatal)])
+def test_an_environment_without_fatal_findings_can_be_played(make):
     env = host_env(make, "walk", envs=2)
     env.reset(0)
     actions = (
@@ -316,12 +316,12 @@ def test_what_is_not_refused_can_be_played(make):
     env.close()
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_no_false_alarm(name):
+@pytest.mark.parametrize("name", REGISTERED)
+def test_environments_of_gymnasium_have_no_findings(name):
     assert findings(partial(gymnasium.make, name)) == []
 
 
-def test_no_false_alarm_in_a_grid_with_a_mission():
+def test_the_mission_of_a_grid_is_the_only_finding():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip("minigrid")
@@ -330,8 +330,8 @@ def test_no_false_alarm_in_a_grid_with_a_mission():
     assert "observation['mission'] (MissionSpace)" in found[0].text
 
 
-def test_both_ends_by_accident_are_no_fault():
-    """A walk that is over just when its time is."""
+def test_terminated_and_truncated_in_one_episode_is_no_finding():
+    """A walk that sometimes terminates in the step of its time limit."""
 
     class Once(broken.Walk):
         def step(self, action):
@@ -348,24 +348,24 @@ def test_both_ends_by_accident_are_no_fault():
 
 
 def test_every_environment_is_closed():
-    made = []
+    created = []
 
     class Counted(broken.Walk):
         def __init__(self):
-            made.append(self)
+            created.append(self)
 
     class Failing(Counted):
         def step(self, action):
             raise ValueError
 
-    for kind in (Counted, Failing):
+    for cls in (Counted, Failing):
         before = broken.Walk.closed
-        made.clear()
-        findings(kind)
-        assert broken.Walk.closed - before == len(made) > 0
+        created.clear()
+        findings(cls)
+        assert broken.Walk.closed - before == len(created) > 0
 
 
-def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
+def test_a_keyboard_interrupt_passes_and_the_environment_is_closed():
     class Interrupted(broken.Walk):
         def step(self, action):
             raise KeyboardInterrupt
@@ -376,7 +376,7 @@ def test_a_person_can_interrupt_and_it_is_closed_all_the_same():
     assert broken.Walk.closed == before + 1
 
 
-def test_a_slow_environment_is_looked_at_for_as_long_as_fits(monkeypatch):
+def test_a_slow_environment_is_checked_for_fewer_steps(monkeypatch):
     monkeypatch.setattr(probe, "MAX_SECONDS", 0.0)
     assert [finding.text for finding in findings(broken.Walk)] == [
         "only 1 of 200 steps were checked in 0 s: the environment is slow, so training will be slow"
@@ -395,7 +395,7 @@ def test_the_ends_of_the_action_space_are_played_first():
 
     findings(Listens, steps=4)
     assert played[:2] == [5, 1004]
-    assert played[:4] == played[4:]  # the second environment is played alike
+    assert played[:4] == played[4:]  # the second environment gets the same actions
 
 
 def test_only_the_first_episode_is_seeded():
@@ -407,12 +407,12 @@ def test_only_the_first_episode_is_seeded():
             return super().reset(seed=seed)
 
     findings(Listens, seed=7)
-    first = seeds[: len(seeds) // 2]  # the second environment is reset once more, to begin again
+    first = seeds[: len(seeds) // 2]  # the second environment is reset once more
     assert first == [7] + [None] * (len(first) - 1)
     assert seeds == [*first, *first, 7]
 
 
-def test_it_needs_no_jax():
+def test_the_checker_does_not_import_jax():
     subprocess.run(
         [sys.executable, "-c", "import sys, ersac.envs.gym.check; sys.exit('jax' in sys.modules)"],
         check=True,

@@ -1,4 +1,4 @@
-"""What was trained, put to use: asked, kept in a file, judged, filmed. Small environments tell exactly what must come out."""
+"""Policies: actions, files, evaluation and videos, on environments with known results."""
 
 import contextlib
 import gc
@@ -47,32 +47,29 @@ def observations():
 
 
 def untrained(env, agent="ersac", seed=0, **changes):
-    """A policy that has seen nothing: random weights are as good as any to see what goes in and out of it.
-
-    Networks begin with outputs of zero, so the weights are moved about.
-    """
+    """A policy with random weights: networks are initialised to output zero, so noise is added."""
     settings = api.make_settings(env, agent, **{"hidden": (8, 8), "seed": seed, **changes})
     codec = make_codec(settings.env)
     learner, rng = (
         agent_of(settings, codec.spec).init(np.random.default_rng(seed)),
         np.random.default_rng(seed),
     )
-    moved = lambda x: (
+    add_noise = lambda x: (
         x + rng.normal(size=x.shape).astype(x.dtype) if np.issubdtype(x.dtype, np.floating) else x
     )
-    learner = learner._replace(params=jax.tree.map(moved, learner.params))
+    learner = learner._replace(params=jax.tree.map(add_noise, learner.params))
     return Policy(make_trained(settings, seed, codec, learner._replace(opt=())))
 
 
-class Told(gymnasium.Env):
-    """Pays one a step; an environment with an odd seed plays ten steps and is cut, one with an even seed plays one and is over."""
+class OddEven(gymnasium.Env):
+    """Reward 1 a step; truncated after ten steps if its seed is odd, else terminated after one."""
 
     observation_space, action_space = (
         spaces.Box(-1.0, 1.0, (2,), np.float32),
         spaces.Discrete(3, start=5),
     )
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
-    seeds: list[int] = []  # noqa: RUF012   that any of them was ever begun with
+    seeds: list[int] = []  # noqa: RUF012   of all resets
 
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
@@ -113,14 +110,16 @@ class Endless(gymnasium.Env):
         return 1, 0.0, False, False, {}
 
 
-# asked
+# acting
 
 
-def test_every_way_to_the_policy_leads_to_the_same(result, observations, tmp_path):
-    """From the last checkpoint, from what the loop carried, from a file: the same actions, which differ between seeds."""
+def test_a_policy_is_the_same_from_a_checkpoint_from_memory_and_from_a_file(
+    result, observations, tmp_path
+):
+    """The same actions, which differ between seeds."""
     in_memory = ersac.train("gym:CartPole-v1", **TINY)
     assert in_memory.directory is None
-    acted = {}
+    actions = {}
     for seed in (3, 4):
         result.save(tmp_path / f"{seed}.npz", seed=seed)
         loaded = ersac.load(tmp_path / f"{seed}.npz")
@@ -133,17 +132,17 @@ def test_every_way_to_the_policy_leads_to_the_same(result, observations, tmp_pat
             loaded,
         )
         answers = [[policy(obs) for obs in observations] for policy in policies]
-        assert all(each == answers[0] for each in answers)
-        acted[seed] = answers[0]
-    assert acted[3] != acted[4]
-    assert [result.policy(obs) for obs in observations] == acted[3]  # the first seed's
+        assert all(other == answers[0] for other in answers)
+        actions[seed] = answers[0]
+    assert actions[3] != actions[4]
+    assert [result.policy(obs) for obs in observations] == actions[3]  # the first seed's
     with pytest.raises(ersac.SettingsError, match="seed 5 was not trained; 3 to 4 were"):
         result.policy_of(5)
 
 
-def test_an_action_is_what_the_environment_takes(observations):
+def test_actions_are_those_of_the_environments_action_space(observations):
     assert type(untrained("gym:CartPole-v1")(observations[0])) is int
-    shifted = untrained(Told)
+    shifted = untrained(OddEven)
     assert {shifted(obs[:2], sample=True) for obs in observations} == {5, 6, 7}
     action = untrained("gym:Pendulum-v1")(observations[0][:3])
     assert (action.shape, action.dtype) == ((1,), np.float32)
@@ -151,12 +150,12 @@ def test_an_action_is_what_the_environment_takes(observations):
     assert untrained("deep-sea", depth=3)(8) in (0, 1)
 
 
-def test_sampling_draws_what_the_policy_says(result, observations):
+def test_samples_follow_the_policys_probabilities(result, observations):
     policy = result.policy
     rng = lambda: np.random.default_rng(7)
 
     def draw(obs, n, rng):
-        policy.reset()  # a new episode takes a number of its own
+        policy.reset()  # a new episode draws from rng
         return [policy(obs, sample=True, rng=rng) for _ in range(n)]
 
     assert draw(observations[0], 50, rng()) == draw(observations[0], 50, rng())
@@ -176,18 +175,20 @@ def logits_of(policy, obs):
     return agent.act(trained.learner, (), jax.numpy.asarray(obs), action_noise)[1]
 
 
-def test_stacked_observations_are_the_callers_episode(observations):
-    """Continuous actions, so that every window has its own."""
-    stacked, seen = untrained("gym:Pendulum-v1", frames=3, normalise=False), observations[:20, :3]
-    windows = np.stack([seen[np.maximum(0, [n - 2, n - 1, n])].ravel() for n in range(len(seen))])
+def test_frames_are_stacked_within_the_callers_episode(observations):
+    """Continuous actions, so that every window has a different one."""
+    stacked, frames = untrained("gym:Pendulum-v1", frames=3, normalise=False), observations[:20, :3]
+    windows = np.stack(
+        [frames[np.maximum(0, [n - 2, n - 1, n])].ravel() for n in range(len(frames))]
+    )
     want = act_batch(stacked._trained, (), windows, False, np.random.default_rng(0))
-    assert len(np.unique(want)) == len(seen)
-    np.testing.assert_allclose([stacked(obs) for obs in seen], want, rtol=1e-5, atol=1e-5)
+    assert len(np.unique(want)) == len(frames)
+    np.testing.assert_allclose([stacked(obs) for obs in frames], want, rtol=1e-5, atol=1e-5)
     stacked.reset()
-    np.testing.assert_allclose([stacked(obs) for obs in seen], want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose([stacked(obs) for obs in frames], want, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_no_observation_is_refused_in_one_line(result):
+def test_a_wrong_observation_raises_one_line(result):
     for policy, wrong in [
         (result.policy, np.zeros(3)),
         (result.policy, "left"),
@@ -195,13 +196,19 @@ def test_what_is_no_observation_is_refused_in_one_line(result):
         (untrained("gym:FrozenLake-v1"), 16),
         (untrained("deep-sea", depth=3), -1),
     ]:
-        with pytest.raises(ersac.SettingsError, match="is not an observation of") as caught:
+        with pytest.raises(ersac.SettingsError, match="is not an observation of") as raised:
             policy(wrong)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
 
 
-MIXED = spaces.Dict({"z": spaces.Discrete(3, start=1), "a": spaces.Box(0, 255, (4, 5, 3), np.uint8), "words": spaces.Text(9),
-                     "pair": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)])})  # fmt: skip
+MIXED = spaces.Dict(
+    {
+        "z": spaces.Discrete(3, start=1),
+        "a": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+        "words": spaces.Text(9),
+        "pair": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)]),
+    }
+)
 
 
 class Mixed(gymnasium.Env):
@@ -218,7 +225,7 @@ class Mixed(gymnasium.Env):
 
 
 def test_a_file_needs_no_environment(tmp_path):
-    """Spaces of every kind come back as they were, and so do the actions."""
+    """Every type of space is restored, and the actions are the same."""
     policy = untrained(Mixed, normalise=False)
     policy.save(tmp_path / "mixed.npz")
     loaded = ersac.load(tmp_path / "mixed.npz")
@@ -240,18 +247,18 @@ def test_a_file_needs_no_environment(tmp_path):
         ("deep-sea", "boot-dqn", {"depth": 3}, 4),
         ("gymnax:CartPole-v1", "vanilla", {}, np.ones(4)),
     ],
-    ids=["sea", "boot-dqn", "gymnax"],
+    ids=["deep-sea", "boot-dqn", "gymnax"],
 )
-def test_a_file_of_every_kind_of_run(env, agent, changes, obs, tmp_path):
+def test_a_file_of_a_pure_environment(env, agent, changes, obs, tmp_path):
     policy = untrained(env, agent, **changes)
     policy.save(tmp_path / "file")
     loaded = ersac.load(tmp_path / "file")
     assert loaded.settings == policy.settings
-    draws = [[each(obs, sample=True) for _ in range(20)] for each in (policy, loaded)]
+    draws = [[copy(obs, sample=True) for _ in range(20)] for copy in (policy, loaded)]
     assert draws[0] == draws[1]
 
 
-def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
+def test_a_custom_torso_has_to_be_passed_to_load(tmp_path):
     linen = pytest.importorskip("flax.linen")
     module = linen.Dense(6)
     run = tmp_path / "run"
@@ -266,11 +273,11 @@ def test_a_torso_of_ones_own_has_to_be_given_again(tmp_path):
         ersac.load(tmp_path / "own.npz")
     loaded = ersac.load(tmp_path / "own.npz", torso=module)
     obs = np.random.default_rng(0).normal(size=(50, 4))
-    assert [loaded(each) for each in obs] == [policy(each) for each in obs]
+    assert [loaded(row) for row in obs] == [policy(row) for row in obs]
     assert ended_with(2, ["eval", str(run)]).startswith("ersac: the torso is a Python object")
 
 
-# kept
+# files
 
 
 def test_a_file_is_never_overwritten_and_holds_no_pickle(result, tmp_path):
@@ -284,12 +291,12 @@ def test_a_file_is_never_overwritten_and_holds_no_pickle(result, tmp_path):
         assert all(file[name].dtype != object for name in file.files)
 
 
-def test_a_damaged_file_is_refused_or_the_damage_changes_nothing(result, observations, tmp_path):
+def test_a_damaged_file_raises_or_the_damage_changes_nothing(result, observations, tmp_path):
     result.save(tmp_path / "file.npz")
     data, path = (tmp_path / "file.npz").read_bytes(), tmp_path / "damaged"
     want, refused = [result.policy(obs) for obs in observations], 0
-    for place in np.random.default_rng(0).integers(len(data), size=40):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for offset in np.random.default_rng(0).integers(len(data), size=40):
+        path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
         try:
             loaded = ersac.load(path)
         except disk.DiskError:
@@ -314,8 +321,8 @@ def test_a_damaged_file_is_refused_or_the_damage_changes_nothing(result, observa
         ersac.load(tmp_path / "nowhere")
 
 
-def test_an_array_that_was_exchanged_is_found(result, tmp_path):
-    """Such a file is a sound npz: only the digest knows."""
+def test_a_changed_array_is_detected_by_the_digest(result, tmp_path):
+    """Such a file is a valid npz."""
     result.save(tmp_path / "file.npz")
     with np.load(tmp_path / "file.npz", allow_pickle=False) as file:
         arrays = dict(file)
@@ -329,31 +336,31 @@ def test_an_array_that_was_exchanged_is_found(result, tmp_path):
         ersac.load(tmp_path / "other.npz")
 
 
-# judged
+# evaluation
 
 
 @pytest.mark.parametrize("episodes", [6, 5, 1])
 def test_short_episodes_do_not_count_more_often(episodes):
-    """Two environments, of episodes of one step and of ten: as many of each, or one more of the first."""
-    told = untrained(Told, envs=2).evaluate(episodes, show=False)
+    """Episodes of one step and of ten: equally many of both, or one more of the first."""
+    evaluation = untrained(OddEven, envs=2).evaluate(episodes, show=False)
     lengths = [1.0, 10.0, 1.0, 10.0, 1.0, 10.0][:episodes]
-    assert told.returns.tolist() == lengths
-    assert told.mean_return == told.mean_length == pytest.approx(np.mean(lengths))
-    assert (told.min_return, told.max_return) == (min(lengths), max(lengths))
-    assert told.goal_share == pytest.approx(np.mean([length == 10 for length in lengths]))
+    assert evaluation.returns.tolist() == lengths
+    assert evaluation.mean_return == evaluation.mean_length == pytest.approx(np.mean(lengths))
+    assert (evaluation.min_return, evaluation.max_return) == (min(lengths), max(lengths))
+    assert evaluation.goal_share == pytest.approx(np.mean([length == 10 for length in lengths]))
     error = None if episodes == 1 else pytest.approx(np.std(lengths, ddof=1) / episodes**0.5)
-    assert told.stderr_return == error
-    assert untrained(Told, envs=2, target=1.0).evaluate(episodes, show=False).goal_share == 1
+    assert evaluation.stderr_return == error
+    assert untrained(OddEven, envs=2, target=1.0).evaluate(episodes, show=False).goal_share == 1
 
 
-def test_evaluation_has_seeds_that_training_had_not():
+def test_evaluation_uses_seeds_that_training_does_not_use():
     first, last = 3, 3 + TINY["seeds"] - 1
-    Told.seeds.clear()
-    policy = untrained(Told, envs=4, seed=first)
+    OddEven.seeds.clear()
+    policy = untrained(OddEven, envs=4, seed=first)
     trials = [policy.evaluate(4, eval_seed=trial, show=False) for trial in (0, 1, 100_000)]
-    begun = np.array(Told.seeds)
-    assert len(set(begun)) == len(begun) == 4 * len(trials)
-    assert not set(begun) & set(range(first, last + 4096))
+    seeds = np.array(OddEven.seeds)
+    assert len(set(seeds)) == len(seeds) == 4 * len(trials)
+    assert not set(seeds) & set(range(first, last + 4096))
     again = [
         untrained("gym:CartPole-v1")
         .evaluate(4, sample=True, eval_seed=trial, show=False)
@@ -363,8 +370,8 @@ def test_evaluation_has_seeds_that_training_had_not():
     assert again[0] == again[1] != again[2]
 
 
-def test_one_by_one_and_side_by_side_are_the_same_play(result):
-    """The policy in a loop of the caller's, and `evaluate`: the same seed, the same return."""
+def test_evaluate_returns_what_a_loop_over_the_policy_returns(result):
+    """The same seeds, the same returns."""
     policy = result.policy_of(4)
     seed = evaluate.evaluation_seed(policy._trained, eval_seed=0)
     env = gymnasium.make("CartPole-v1")
@@ -380,8 +387,8 @@ def test_one_by_one_and_side_by_side_are_the_same_play(result):
     assert result.evaluate(2, seed=4, show=False).returns.tolist() == returns
 
 
-def test_a_sea_that_was_learned_is_sailed_through(tmp_path):
-    """In the world of its own seed, from what was carried and from a checkpoint: another's would have other actions."""
+def test_deep_sea_is_evaluated_with_the_action_map_of_its_seed(tmp_path):
+    """From memory and from a checkpoint; with another map the actions would be wrong."""
     small = {
         "depth": 4,
         "seeds": 2,
@@ -397,24 +404,24 @@ def test_a_sea_that_was_learned_is_sailed_through(tmp_path):
         ersac.train("deep-sea", out=tmp_path / "run", **small),
     ):
         assert result.evaluate(40, seed=4, show=False).goal_share == 1
-        told = result.evaluate(7, show=False)
-        assert told.returns.tolist() == pytest.approx([0.99] * 7)
-        assert told.mean_length == 4
-    said = ended_with(2, ["eval", str(tmp_path / "run"), "--video", str(tmp_path / "sea.mp4")])
+        evaluation = result.evaluate(7, show=False)
+        assert evaluation.returns.tolist() == pytest.approx([0.99] * 7)
+        assert evaluation.mean_length == 4
+    stderr = ended_with(2, ["eval", str(tmp_path / "run"), "--video", str(tmp_path / "a.mp4")])
     assert (
-        said
+        stderr
         == "ersac: deep-sea cannot be rendered: a video needs a Gymnasium environment, gym:ID\n"
     )
 
 
-def test_an_environment_of_gymnax_is_played_in():
+def test_an_environment_of_gymnax_is_evaluated():
     pytest.importorskip("gymnax")
-    told = untrained("gymnax:CartPole-v1", envs=3).evaluate(5, sample=True, show=False)
-    assert told.mean_return == told.mean_length > 5
-    assert len(told.returns) == 5
+    evaluation = untrained("gymnax:CartPole-v1", envs=3).evaluate(5, sample=True, show=False)
+    assert evaluation.mean_return == evaluation.mean_length > 5
+    assert len(evaluation.returns) == 5
 
 
-def test_an_episode_without_end_is_not_waited_for(monkeypatch):
+def test_an_episode_that_never_ends_raises(monkeypatch):
     monkeypatch.setattr(evaluate, "MAX_EPISODE_STEPS", 50)
     with pytest.raises(
         ersac.SettingsError,
@@ -423,33 +430,33 @@ def test_an_episode_without_end_is_not_waited_for(monkeypatch):
         untrained(Endless).evaluate(1, show=False)
 
 
-# filmed
+# videos
 
 
 @pytest.mark.filterwarnings(
     "ignore:os.fork", "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # of imageio's reader of mp4
-@pytest.mark.parametrize("kind", ["gif", "mp4"])
-def test_a_video_shows_whole_episodes(kind, tmp_path):
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_a_video_shows_whole_episodes(suffix, tmp_path):
     imageio = pytest.importorskip("imageio.v2")
-    path = tmp_path / f"video.{kind}"
-    policy = untrained(Told, seed=1)  # odd, even, odd: of eleven pictures, of two, of eleven
+    path = tmp_path / f"video.{suffix}"
+    policy = untrained(OddEven, seed=1)  # odd, even, odd: eleven frames, two, eleven
     policy.film(path, show=False)
     with imageio.get_reader(path) as reader:
         frames = [np.asarray(frame) for frame in reader]
     del reader
-    gc.collect()  # here, where it may complain
-    assert len(frames) == (11 if kind == "gif" else 24)
+    gc.collect()  # its warnings are ignored in this test
+    assert len(frames) == (11 if suffix == "gif" else 24)
     assert frames[0].shape[:2] == (20, 30)
     assert [frame[..., 0].mean() for frame in frames[:11]] == pytest.approx(
         [20 * n for n in range(11)], abs=6
     )
     with pytest.raises(ersac.SettingsError, match="already exists"):
         policy.film(path, show=False)
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_video_that_cannot_be_recorded_raises_and_leaves_no_file(tmp_path, monkeypatch):
     for policy, name, words in [
         (
             untrained("deep-sea", depth=3),
@@ -457,8 +464,8 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
             "deep-sea cannot be rendered: a video needs a Gymnasium environment",
         ),
         (untrained(Endless), "a.mp4", "gym:Endless cannot be rendered: it must accept render_mode"),
-        (untrained(Told), "a.avi", "unknown video format '.avi'; known: .mp4, .gif"),
-        (untrained(Told), "a", "unknown video format ''; known: .mp4, .gif"),
+        (untrained(OddEven), "a.avi", "unknown video format '.avi'; known: .mp4, .gif"),
+        (untrained(OddEven), "a", "unknown video format ''; known: .mp4, .gif"),
     ]:
         with pytest.raises(ersac.SettingsError, match=words):
             policy.film(tmp_path / name, show=False)
@@ -470,30 +477,34 @@ def test_what_cannot_be_filmed_is_refused_and_leaves_nothing(tmp_path, monkeypat
     assert not list(tmp_path.iterdir())
 
 
-# from the shell
+# the command line
 
 
 def ended_with(code, argv):
-    """Standard error of a command that ends with that code, without a traceback."""
-    with contextlib.redirect_stderr(io.StringIO()) as caught, pytest.raises(SystemExit) as left:
+    """The standard error of a command, which must exit with that code."""
+    with contextlib.redirect_stderr(io.StringIO()) as stderr, pytest.raises(SystemExit) as exited:
         cli.main(argv)
-    assert left.value.code == code, caught.getvalue()
-    return caught.getvalue()
+    assert exited.value.code == code, stderr.getvalue()
+    return stderr.getvalue()
 
 
 def test_eval_prints_what_evaluate_returns(result, capsys, tmp_path):
     result.save(tmp_path / "file.npz", seed=4)
     ended_with(0, ["eval", str(result.directory), "--episodes", "5", "--seed", "4", "--json"])
     *lines, last = capsys.readouterr().out.splitlines()
-    told = json.loads(last)
+    printed = json.loads(last)
     want = result.evaluate(5, seed=4, show=False)
-    assert told == want.as_json() | {
-        "run": str(result.directory), "env": "gym:CartPole-v1", "agent": "ersac", "seed": 4, "episodes": 5,
-    }  # fmt: skip
+    assert printed == want.as_json() | {
+        "run": str(result.directory),
+        "env": "gym:CartPole-v1",
+        "agent": "ersac",
+        "seed": 4,
+        "episodes": 5,
+    }
     assert f"return {want.mean_return:.4g} ± {want.stderr_return:.2g}" in lines[-1]
     ended_with(0, ["eval", str(tmp_path / "file.npz"), "--episodes", "5", "--json", "--quiet"])
     out = capsys.readouterr().out
-    assert json.loads(out) == told | {"run": str(tmp_path / "file.npz")}
+    assert json.loads(out) == printed | {"run": str(tmp_path / "file.npz")}
 
 
 BAD = [
@@ -517,15 +528,13 @@ def test_bad_input_is_one_line_before_jax(argv, words, result, tmp_path, monkeyp
     (tmp_path / "empty").mkdir()
     (tmp_path / "there.mp4").write_text("precious")
     monkeypatch.delattr("ersac.policy.policy")
-    monkeypatch.setitem(
-        sys.modules, "ersac.policy.policy", None
-    )  # whoever imports it, and jax with it, fails
-    said = ended_with(2, [str(result.directory) if word == "RUN" else word for word in argv])
-    assert words in said
-    assert said.count("\n") == 1
+    monkeypatch.setitem(sys.modules, "ersac.policy.policy", None)  # importing it, and jax, fails
+    stderr = ended_with(2, [str(result.directory) if word == "RUN" else word for word in argv])
+    assert words in stderr
+    assert stderr.count("\n") == 1
 
 
-def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
+def test_an_incomplete_run_raises(result, tmp_path):
     def copy(name: str, *left_out: str) -> Path:
         for path in result.directory.rglob("*"):
             if path.is_file() and not any(word in path.name for word in left_out):
@@ -546,49 +555,49 @@ def test_a_run_that_is_not_whole_is_refused(result, tmp_path):
     arrays = torn / checkpoint.DIRECTORY / f"{number:012d}.npz"
     arrays.write_bytes(arrays.read_bytes()[:-9])
     assert "is damaged" in ended_with(74, ["eval", str(torn)])
-    assert arrays.exists()  # whoever only plays moves nothing aside
+    assert arrays.exists()  # evaluation does not move checkpoints aside
 
 
-# any environment
+# custom environments
 
 
-def test_only_names_and_makers_are_environments():
-    for wrong in (Told(), 3, None, spaces.Discrete(2)):
+def test_an_environment_is_a_name_or_a_factory():
+    for wrong in (OddEven(), 3, None, spaces.Discrete(2)):
         with pytest.raises(
             ersac.SettingsError,
             match="env must be a name, such as gym:CartPole-v1, or a class or function",
-        ) as caught:
+        ) as raised:
             ersac.train(wrong)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
     with pytest.raises(ersac.SettingsError, match=r"the factory must return a gymnasium.Env"):
         ersac.train(dict, show=False)
-    assert api.make_settings(Told).env == config.Gym(id="Told", make=Told)
-    assert api.make_settings(lambda: Told(), frames=2, scale_rewards=False).env.frames == 2
+    assert api.make_settings(OddEven).env == config.Gym(id="OddEven", make=OddEven)
+    assert api.make_settings(lambda: OddEven(), frames=2, scale_rewards=False).env.frames == 2
 
 
-def test_a_run_on_an_environment_of_ones_own_goes_on_in_python_only(tmp_path, capsys):
+def test_a_run_with_a_custom_environment_is_resumed_only_in_python(tmp_path, capsys):
     short = TINY | {"steps": 100, "chunk": 5, "seeds": 1, "out": tmp_path / "run", "resume": True}
-    first = ersac.train(Told, **short)
+    first = ersac.train(OddEven, **short)
     assert first.evaluate(2, show=False).returns.tolist() == [10.0, 1.0]  # seed 3 is odd
-    more = ersac.train(Told, **short | {"steps": 200})
+    more = ersac.train(OddEven, **short | {"steps": 200})
     assert more.steps > first.steps
-    again = ersac.train(Told, **short | {"steps": 200})  # it has ended, and is read
+    again = ersac.train(OddEven, **short | {"steps": 200})  # it has ended, and is read
     assert again.steps == more.steps
     assert again.policy(np.zeros(2)) in (5, 6, 7)
     capsys.readouterr()
-    said = ended_with(2, ["resume", str(tmp_path / "run")])
+    stderr = ended_with(2, ["resume", str(tmp_path / "run")])
     assert (
-        "Told was created in Python; resume it there: ersac.train(Told, out=..., resume=True)"
-        in said
+        "OddEven was created in Python; resume it there: ersac.train(OddEven, out=..., resume=True)"
+        in stderr
     )
     assert (
-        "Told is created by a Python function, which is not stored: call result.evaluate()"
+        "OddEven is created by a Python function, which is not stored: call result.evaluate()"
         in ended_with(2, ["eval", str(tmp_path / "run")])
     )
 
 
 def test_the_example_of_the_readme(capsys):
-    """The block as it stands there: it opens the lock."""
+    """The code block opens the lock."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = (
         readme.partition("## Your own environment")[2]
