@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
     meaning: str
     above: list[float]  # numerators
     below: list[float]  # denominators
-    unit: str = "steps/s"
+    units: str = "steps/s"
 
 
 class Ratio(NamedTuple):
