@@ -12,8 +12,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from bsuite.experiments.cartpole_swingup import analysis as swingup
     from bsuite.experiments.cartpole_swingup import sweep as swingup_sweep
-    from bsuite.experiments.deep_sea import analysis as sea
-    from bsuite.experiments.deep_sea import sweep as sea_sweep
+    from bsuite.experiments.deep_sea import analysis as deep_sea
+    from bsuite.experiments.deep_sea import sweep as deep_sea_sweep
     from bsuite.experiments.deep_sea_stochastic import analysis as stochastic
     from bsuite.experiments.deep_sea_stochastic import sweep as stochastic_sweep
     from bsuite.utils import wrappers
@@ -72,7 +72,7 @@ def test_the_deep_sea_score_is_bsuites(case):
     goals = draw_goals(rng, [300, 2_000, 12_000][case % 3], slow=case >= 3)
     ours = bsuite_score.deep_sea_score(goals), bsuite_score.deep_sea_stochastic_score(goals)
     frame = deep_sea_frame(goals)
-    assert ours == pytest.approx((sea.score(frame), stochastic.score(frame)))
+    assert ours == pytest.approx((deep_sea.score(frame), stochastic.score(frame)))
     assert 0 < ours[1] < ours[0] < 1
 
 
@@ -80,7 +80,7 @@ def test_as_slow_as_dithering_is_not_solved():
     """Size 10: solved at 1,200 is later than 2^10 + 100, at 1,000 it is not."""
     for first_goal, score in ((880, 1.0), (1_090, 0.0)):
         goals = {10: np.arange(10_000) >= first_goal}
-        assert bsuite_score.deep_sea_score(goals) == score == sea.score(deep_sea_frame(goals))
+        assert bsuite_score.deep_sea_score(goals) == score == deep_sea.score(deep_sea_frame(goals))
     assert bsuite_score.deep_sea_solved(np.arange(10_000) >= 1_090) == 1_400
     assert bsuite_score.deep_sea_solved(np.zeros(10_000, bool)) is None
 
@@ -116,7 +116,7 @@ def test_the_swingup_score_is_bsuites(episodes):
 
 
 def test_the_sizes_are_those_of_bsuites_sweeps():
-    for sweep in (sea_sweep, stochastic_sweep):
+    for sweep in (deep_sea_sweep, stochastic_sweep):
         assert tuple(setting["size"] for setting in sweep.SETTINGS) == bsuite_score.SIZES
         assert sweep.NUM_EPISODES == bsuite_score.DEEP_SEA_EPISODES
     assert (
@@ -133,11 +133,11 @@ def test_the_stochastic_rule_ignores_the_first_hundred_episodes():
         == 0
         == stochastic.score(deep_sea_frame(goals))
     )
-    assert bsuite_score.deep_sea_score(goals) == 1 == sea.score(deep_sea_frame(goals))
+    assert bsuite_score.deep_sea_score(goals) == 1 == deep_sea.score(deep_sea_frame(goals))
 
 
 def test_a_share_at_the_limit_is_not_solved():
     goals = {
         20: np.arange(100) % 10 == 9
     }  # at setting tenth episode nine of ten are bad, and more in between
-    assert bsuite_score.deep_sea_score(goals) == 0 == sea.score(deep_sea_frame(goals))
+    assert bsuite_score.deep_sea_score(goals) == 0 == deep_sea.score(deep_sea_frame(goals))

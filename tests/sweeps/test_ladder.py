@@ -123,7 +123,7 @@ def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
 def test_every_task_can_be_made_and_pickled(name):
     task = ladder_tasks.TASKS[name]
     env = task.env_settings(3)
-    assert env.target is not None or "deep-sea" in name  # which says itself when it is solved
+    assert env.target is not None or "deep-sea" in name  # which reports success itself
     sent = pickle.loads(pickle.dumps(env))
     env = task.make_gym_env(3) if task.make is None else sent.make()
     with contextlib.closing(env):
@@ -156,7 +156,7 @@ def test_cells_run_once_and_errors_do_not_stop_the_others(tmp_path, capsys):
 
     second = Trainer(tmp_path)
     ended = run(tmp_path, second, agents="ersac,vanilla,rnd,boot-dqn")
-    assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # bad numbers will be bad again
+    assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # NonFinite is not tried again
     assert list(ended.report.failed) == [failed]
     assert not ended.report.missing
 

@@ -245,9 +245,7 @@ def test_a_run_with_nan_fails_and_the_others_are_unchanged(
     ]
     reason = "reward is not finite at step 1 (rollout 1) of seed 1"
     with pytest.raises(exits.Stopped):
-        run(
-            home, wanted, poll=signal_after(2)
-        )  # it has failed by now, and is saved among the others
+        run(home, wanted, poll=signal_after(2))  # after it has failed
     report = run(home, wanted)
     assert report == runner.Report(4, 5, {failing.name: reason}, {})
     assert capsys.readouterr().err == f"ersac: {failing.name} failed: {reason}\n"
@@ -331,9 +329,7 @@ def test_ersac_runs_counts_a_sweep_and_its_unfinished_runs(undisturbed, tmp_path
         for instance in WANTED
     ]
     with pytest.raises(exits.Stopped):
-        run(
-            home, rarely, poll=signal_after(3)
-        )  # saved because it was stopped, and for no other reason
+        run(home, rarely, poll=signal_after(3))  # saved only because it was stopped
     rows = list(listing.find_runs(tmp_path))
     assert [Path(row.run).name for row in rows] == [
         instance.name for instance in WANTED[:4]
