@@ -173,7 +173,7 @@ def medians(comparisons: list[Comparison]) -> dict[str, dict[str, Any]]:
         comparison.name: {
             "above": statistics.median(comparison.above),
             "below": statistics.median(comparison.below),
-            "unit": comparison.unit,
+            "unit": comparison.units,
         }
         for comparison in comparisons
     }
@@ -193,7 +193,7 @@ def format_row(comparison: Comparison) -> tuple[str, str, str, str, str]:
     """A row of the table: comparison, ratio, spread, target, medians."""
     result = ratio(comparison)
     above, below = statistics.median(comparison.above), statistics.median(comparison.below)
-    sides = f"{format_number(above)} / {format_number(below)} {comparison.unit}"
+    sides = f"{format_number(above)} / {format_number(below)} {comparison.units}"
     spread = f"{format_number(result.low)} to {format_number(result.high)}"
     return (
         comparison.meaning,

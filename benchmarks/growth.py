@@ -101,9 +101,9 @@ def against_smallest(
             f"{meaning}, {case} / depth {DEPTHS[0]}, seeds 1",
             [above],
             [below],
-            unit,
+            units,
         )
-        for name, meaning, above, below, unit in rows
+        for name, meaning, above, below, units in rows
     ]
 
 

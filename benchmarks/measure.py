@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
     meaning: str
     above: list[float]  # numerators
     below: list[float]  # denominators
-    unit: str = "steps/s"
+    units: str = "steps/s"
 
 
 class Ratio(NamedTuple):
@@ -95,7 +95,7 @@ def in_subprocess(make: Callable[..., Iterator[T]], *arguments: Any) -> Iterator
     process = context.Process(target=_serve, args=(child_connection, make, arguments), daemon=True)
     process.start()
     child_connection.close()
-    connection.send("next")  # it may compile while this process goes on
+    connection.send("next")  # so that it compiles in parallel with this process
 
     def stream() -> Iterator[T]:
         try:

@@ -77,7 +77,7 @@ def against_dense(plan: Plan, on_progress: OnProgress) -> list[Comparison]:
             "dense": partial(in_subprocess, workloads.dense_ersac, depth),
         }
         paces = measure_paces(warm_up(makers, on_progress), plan, on_progress)
-        meaning = f"ersac / the same agent with one-hot inputs and dense optimisers, depth {depth}"
+        meaning = f"ersac / the same agent with dense one-hot layers, depth {depth}"
         comparisons.append(
             Comparison(f"dense/depth_{depth}", meaning, paces["ersac"], paces["dense"])
         )

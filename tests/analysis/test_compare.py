@@ -1,4 +1,4 @@
-"""Agents side by side: by hand, and the records that came with the source."""
+"""Comparisons of agents: by hand, and of the committed packs."""
 
 import json
 from pathlib import Path
@@ -34,12 +34,12 @@ def test_the_interval_of_a_median_covers_it():
     assert 0.9 <= covered / 300 <= 0.995
 
 
-def test_a_curve_is_known_from_its_first_episode_on():
+def test_a_curve_is_nan_before_its_first_episode():
     curve = compare.Curve(np.array([10, 20, 40]), np.array([1.0, 2.0, 3.0]), 50)
     np.testing.assert_array_equal(curve.at(np.array([9, 10, 19, 20, 45])), [np.nan, 1, 1, 2, 3])
 
 
-def test_who_is_there_stays_there():
+def test_steps_to_reach_a_level_for_good():
     steps = np.arange(1, 6)
     assert compare.steps_to_reach(steps, np.array([0.0, 3, 1, 2, 3]), 2) == 4
     assert compare.steps_to_reach(steps, np.array([2.0, 2, 2, 2, 2]), 2) == 1
@@ -47,22 +47,22 @@ def test_who_is_there_stays_there():
     assert compare.steps_to_reach(steps, np.array([3.0, 3, 3, 3, 1]), 2) is None
 
 
-def told(capsys, *argv):
+def run_compare(capsys, *argv):
     with pytest.raises(SystemExit) as stop:
         cli.main(["compare", *map(str, argv)])
     out, err = capsys.readouterr()
     return stop.value.code, out.splitlines(), err.splitlines()
 
 
-def test_the_records_of_a_grid_say_what_the_docs_say(capsys):
-    """The median, and each pair of eight and eight seeds, recomputed from what the summaries hold."""
-    code, out, err = told(capsys, "gone", GENERAL, "--json")
+def test_the_comparison_of_a_committed_pack(capsys):
+    """Medians and pairs of seeds, recomputed from the summaries."""
+    code, out, err = run_compare(capsys, "gone", GENERAL, "--json")
     assert (code, err) == (
         0,
         ["ersac: left out: cannot read gone/settings.json: No such file or directory"],
     )
     comparisons = json.loads(out[-1])["comparisons"]
-    (found,) = (each for each in comparisons if each["env"] == "gym:MiniGrid-Empty-16x16-v0")
+    (found,) = (pair for pair in comparisons if pair["env"] == "gym:MiniGrid-Empty-16x16-v0")
     ends = {"ersac": [], "vanilla": []}
     for run in pack.read_pack(GENERAL).runs:
         if run.env == found["env"]:
@@ -91,17 +91,18 @@ def test_the_records_of_a_grid_say_what_the_docs_say(capsys):
     assert len(out) == 1 + 4 * 7  # and four lines for a person
 
 
-def test_one_agent_is_no_comparison(tmp_path, capsys):
+def test_one_agent_alone_is_an_error(tmp_path, capsys):
     general = pack.read_pack(GENERAL)
     runs = [run for run in general.runs if run.env == "gym:CartPole-v1"]
     assert len(runs) == 5
     pack.write_pack(general._replace(path=tmp_path / "cartpole.json", runs=runs))
-    code, _, err = told(capsys, tmp_path / "cartpole.json")
+    code, _, err = run_compare(capsys, tmp_path / "cartpole.json")
     assert code == 2
     assert err == [
-        "ersac: nothing to compare: name runs of two agents in one environment, each of which has ended an episode"
+        "ersac: nothing to compare: name runs of two agents in one environment, each of which has"
+        " ended an episode"
     ]
-    assert told(capsys)[::2] == (2, ["ersac: which runs? ersac compare PATH [PATH ...]"])
+    assert run_compare(capsys)[::2] == (2, ["ersac: which runs? ersac compare PATH [PATH ...]"])
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,8 @@ def test_one_agent_is_no_comparison(tmp_path, capsys):
         (300, "gym:CartPole-v1: a seed has ended no episode by 1 steps"),
     ],
 )
-def test_who_has_ended_nothing_is_told_in_one_line(tmp_path, capsys, monkeypatch, steps, line):
-    """Sixteen poles stand for two steps at least; and one of two runs may have ended before the other's first episode did."""
+def test_a_run_without_an_ended_episode_is_an_error(tmp_path, capsys, monkeypatch, steps, line):
+    """In 32 steps no episode of 16 CartPoles ends; and a run may end before another's first."""
     for agent in ("ersac", "vanilla"):
         ersac.train(
             "gym:CartPole-v1",
@@ -126,6 +127,6 @@ def test_who_has_ended_nothing_is_told_in_one_line(tmp_path, capsys, monkeypatch
         )
     if steps == 300:
         monkeypatch.setattr(compare.Curve, "end", 1)
-    code, _, err = told(capsys, tmp_path / "ersac", tmp_path / "vanilla")
+    code, _, err = run_compare(capsys, tmp_path / "ersac", tmp_path / "vanilla")
     assert (code, len(err)) == (2, 1)
     assert err[0].startswith(f"ersac: {line}")

@@ -1,4 +1,4 @@
-"""Tables read back by the tools they are for equal the facts."""
+"""Exported tables, read back by pandas, equal the records."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run of each of two agents that have ended, one that was stopped, and one whose facts are damaged."""
+    """Ended runs of two agents, a stopped run, and one whose results are damaged."""
     home = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picture, "draw_picture", lambda *_: None)
@@ -39,16 +39,16 @@ def runs(tmp_path_factory):
     shutil.copytree(home / "ersac", home / "stopped")
     (home / "stopped" / "summary.json").unlink()
     shutil.copytree(home / "ersac", home / "damaged")
-    facts = bytearray((home / "damaged" / "facts.npz").read_bytes())
-    facts[len(facts) // 2] ^= 1
-    (home / "damaged" / "facts.npz").write_bytes(facts)
+    data = bytearray((home / "damaged" / "facts.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (home / "damaged" / "facts.npz").write_bytes(data)
     (home / "empty").mkdir()
     return home
 
 
 @pytest.fixture
 def ersac(runs, capsys, monkeypatch):
-    """A command inside the directory of the runs, without jax: its exit code, its lines, and its complaints."""
+    """Runs a command in the directory of the runs: exit code, stdout and stderr lines."""
     monkeypatch.chdir(runs)
 
     def command(*argv):
@@ -61,7 +61,7 @@ def ersac(runs, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_row_an_episode_whatever_became_of_other_runs(runs, ersac, tmp_path, suffix):
+def test_episodes_are_exported_and_unreadable_runs_left_out(runs, ersac, tmp_path, suffix):
     to = tmp_path / "new" / f"all.{suffix}"
     code, out, err = ersac(
         "export",
@@ -102,11 +102,11 @@ def test_a_row_an_episode_whatever_became_of_other_runs(runs, ersac, tmp_path, s
         ("vanilla", "vanilla"),
     }
     for run in ("ersac", "vanilla"):
-        for facts in run_dir.read_results(runs / run)[0]:
-            mine = table[(table["run"] == run) & (table["seed"] == facts.seed)]
-            np.testing.assert_array_equal(mine["episode"], np.arange(1, 131))
-            np.testing.assert_array_equal(mine["goal"], facts.goals)
-            np.testing.assert_array_equal(mine["return"].astype(np.float32), facts.returns)
+        for stats in run_dir.read_results(runs / run)[0]:
+            rows = table[(table["run"] == run) & (table["seed"] == stats.seed)]
+            np.testing.assert_array_equal(rows["episode"], np.arange(1, 131))
+            np.testing.assert_array_equal(rows["goal"], stats.goals)
+            np.testing.assert_array_equal(rows["return"].astype(np.float32), stats.returns)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -115,17 +115,17 @@ def test_metrics(runs, ersac, tmp_path, suffix):
     assert ersac("export", "ersac", "--to", str(to), "--what", "metrics", "--quiet") == (0, [], [])
     table = pandas.read_csv(to) if suffix == "csv" else pandas.read_parquet(to)
     seeds, metrics, _ = run_dir.read_results(runs / "ersac")
-    for place, facts in enumerate(seeds):
-        mine = table[table["seed"] == facts.seed]
-        np.testing.assert_array_equal(mine["step"], metrics.step)
+    for index, stats in enumerate(seeds):
+        rows = table[table["seed"] == stats.seed]
+        np.testing.assert_array_equal(rows["step"], metrics.step)
         for name in ("tau", "entropy", "sigma2"):
             np.testing.assert_array_equal(
-                mine[name].astype(np.float32), metrics.values[name][place]
+                rows[name].astype(np.float32), metrics.values[name][index]
             )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_seeds_carry_their_verdicts_and_every_setting(runs, ersac, tmp_path, suffix):
+def test_seeds_have_their_metrics_and_every_setting(runs, ersac, tmp_path, suffix):
     to = tmp_path / f"seeds.{suffix}"
     assert ersac("export", "ersac", "vanilla", "--to", str(to), "--what", "seeds")[0] == 0
     table = pandas.read_csv(to) if suffix == "csv" else pandas.read_parquet(to)
@@ -134,26 +134,26 @@ def test_seeds_carry_their_verdicts_and_every_setting(runs, ersac, tmp_path, suf
     assert list(table["hidden"]) == ["8 8"] * 4
     assert list(table["risk"]) == ["Seeking", "Seeking", "Neutral", "Neutral"]
     assert list(table["tau0"].isna()) == [False, False, True, True]
-    told = [
+    summaries = [
         row
         for run in ("ersac", "vanilla")
         for row in json.loads((runs / run / "summary.json").read_text())["per_seed"]
     ]
     for name in ("episodes", "first_goal", "solved_bsuite", "solved_reliable"):
         assert [None if pandas.isna(value) else value for value in table[name]] == [
-            row[name] for row in told
+            row[name] for row in summaries
         ]
     if suffix == "parquet":
         assert {str(table[name].dtype) for name in ("seed", "episodes")} == {"int64"}
 
 
-def test_what_cannot_be_is_one_line(ersac, tmp_path, monkeypatch):
-    there = tmp_path / "there.csv"
-    there.write_text("precious")
+def test_errors_are_one_line(ersac, tmp_path, monkeypatch):
+    existing = tmp_path / "there.csv"
+    existing.write_text("precious")
     for argv, words in [
         (("export",), "which runs"),
         (("export", "ersac"), "which runs"),
-        (("export", "ersac", "--to", str(there)), "already exists"),
+        (("export", "ersac", "--to", str(existing)), "already exists"),
         (("export", "ersac", "--to", "x.cvs"), "must end in .csv or .parquet; did you mean .csv?"),
         (
             ("export", "ersac", "--to", "x.csv", "--what", "episode"),
@@ -165,7 +165,7 @@ def test_what_cannot_be_is_one_line(ersac, tmp_path, monkeypatch):
         code, out, err = ersac(*argv)
         assert (code, out) == (2, [])
         assert words in err[-1]
-    assert there.read_text() == "precious"
+    assert existing.read_text() == "precious"
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert ersac("export", "ersac", "--to", "x.parquet") == (
         2,

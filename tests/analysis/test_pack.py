@@ -33,7 +33,7 @@ def write_run(directory: Path, settings: config.Experiment, seeds: list[EpisodeS
 
 
 def draw_seed(rng: np.random.Generator, seed: int, episodes: int) -> EpisodeStats:
-    """Facts of DeepSea: few different returns, two of them zeros."""
+    """Episodes of DeepSea: few different returns, two of them zeros."""
     goals = rng.random(episodes) < np.linspace(0, 1.4, episodes)
     returns = rng.choice(np.float32([-0.01, 0.99, 0.0, -0.0]), episodes)
     return EpisodeStats(seed, goals, returns)
@@ -41,11 +41,11 @@ def draw_seed(rng: np.random.Generator, seed: int, episodes: int) -> EpisodeStat
 
 @pytest.fixture
 def home(tmp_path) -> Path:
-    """The directory of a sweep whose runs are made up."""
+    """The directory of a sweep with random records."""
     rng = np.random.default_rng(0)
-    for each in WANTED:
-        seed = draw_seed(rng, each.settings.run.seed, int(rng.integers(150, 999)))
-        write_run(tmp_path / "sweep" / each.name, each.settings, [seed])
+    for instance in WANTED:
+        seed = draw_seed(rng, instance.settings.run.seed, int(rng.integers(150, 999)))
+        write_run(tmp_path / "sweep" / instance.name, instance.settings, [seed])
     return tmp_path / "sweep"
 
 
@@ -62,8 +62,8 @@ def packed(home, capsys) -> Path:
     """The pack of that sweep, written by the command."""
     path = home.parent / "packs" / f"{TITLE}.json"
     code, out, _ = run_ersac(capsys, "sweep", NAME, "--out", home, "--pack", path, "--json")
-    told = {"sweep": TITLE, "pack": str(path), "runs": len(WANTED), "failed": 0}
-    assert (code, json.loads(out[-1])) == (0, told)
+    result = {"sweep": TITLE, "pack": str(path), "runs": len(WANTED), "failed": 0}
+    assert (code, json.loads(out[-1])) == (0, result)
     return path
 
 
@@ -78,15 +78,15 @@ def assert_same(found: EpisodeStats, wanted: EpisodeStats) -> None:
 def test_a_pack_has_every_run_to_the_last_bit(home, packed):
     found = pack.read_pack(packed)
     assert (found.title, found.command) == (TITLE, f"ersac sweep {NAME} --scale smoke")
-    assert [run.name for run in found.runs] == [each.name for each in WANTED]
-    for run, each in zip(found.runs, WANTED, strict=True):
+    assert [run.name for run in found.runs] == [instance.name for instance in WANTED]
+    for run, instance in zip(found.runs, WANTED, strict=True):
         (seed,) = run.seeds
-        assert_same(seed, results.read_result(home / each.name).seeds[0])
-        summary = json.loads((home / each.name / run_dir.SUMMARY).read_text())
+        assert_same(seed, results.read_result(home / instance.name).seeds[0])
+        summary = json.loads((home / instance.name / run_dir.SUMMARY).read_text())
         assert run.summary == {name: summary[name] for name in pack.SUMMARY_FIELDS}
-        fingerprint = json.loads((home / each.name / run_dir.FINGERPRINT).read_text())
+        fingerprint = json.loads((home / instance.name / run_dir.FINGERPRINT).read_text())
         assert {"when": run.when, **run.fingerprint} == fingerprint
-        assert config.check(run_dir.settings_from_json(run.settings)) == each.settings
+        assert config.check(run_dir.settings_from_json(run.settings)) == instance.settings
     assert pack.read_pack(packed.with_suffix(".npz")).runs[0].name == WANTED[0].name
     about = json.loads(packed.read_text())
     assert (len(about["settings"]), len(about["fingerprints"])) == (len(WANTED) / 2, 1)
@@ -127,8 +127,8 @@ def test_the_same_runs_make_the_same_pack(packed):
 def test_a_pack_of_goals_only_is_small_and_draws_the_same(home, packed, capsys):
     path = packed.parent / "goals" / packed.name
     run_ersac(capsys, "sweep", NAME, "--out", home, "--pack", path, "--goals-only", "--quiet")
-    whole, goals = pack.read_pack(packed), pack.read_pack(path)
-    for one, another in zip(whole.runs, goals.runs, strict=True):
+    full, goals = pack.read_pack(packed), pack.read_pack(path)
+    for one, another in zip(full.runs, goals.runs, strict=True):
         np.testing.assert_array_equal(one.seeds[0].goals, another.seeds[0].goals)
         assert len(another.seeds[0].returns) == 0
     assert path.with_suffix(".npz").stat().st_size < 0.8 * packed.with_suffix(".npz").stat().st_size
@@ -143,10 +143,10 @@ def draw(capsys, records: Path, out: Path, label: str = LABEL) -> tuple[int, lis
     return code, err
 
 
-def test_a_figure_of_a_pack_is_that_of_the_directory(home, packed, tmp_path, capsys):
+def test_a_pack_and_its_directory_give_the_same_figure(home, packed, tmp_path, capsys):
     """Of a directory without the command, which would run what is missing."""
     figures.make_figure(
-        LABEL, [(home, each) for each in WANTED], "smoke", "", tmp_path / "directory"
+        LABEL, [(home, instance) for instance in WANTED], "smoke", "", tmp_path / "directory"
     )
     assert draw(capsys, packed.parent, tmp_path / "packs") == (0, [])
     assert draw(capsys, packed, tmp_path / "pack") == (0, [])
@@ -164,8 +164,8 @@ def test_a_pack_finds_runs_by_line_depth_and_seed_and_names_those_it_lacks(packe
     pack.write_pack(found._replace(runs=renamed[1:]))
     out = packed.parent / "figures"
     assert draw(capsys, packed.parent, out) == (0, [])
-    told = json.loads((out / f"{LABEL}-smoke.json").read_text())
-    assert (told["runs"], told["missing"]) == (len(WANTED) - 1, [WANTED[0].name])
+    result = json.loads((out / f"{LABEL}-smoke.json").read_text())
+    assert (result["runs"], result["missing"]) == (len(WANTED) - 1, [WANTED[0].name])
     pack.write_pack(found._replace(runs=[]))
     line = f"ersac: no run in {packed} has ended: there is nothing to draw"
     assert draw(capsys, packed.parent, out) == (75, [line])
@@ -209,7 +209,7 @@ DAMAGES: list[tuple[str, str, Callable[[bytes], bytes]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(DAMAGES)))
-def test_a_damaged_pack_is_one_line_and_the_code_of_a_disk(packed, tmp_path, capsys, number):
+def test_a_damaged_pack_is_a_disk_error_in_one_line(packed, tmp_path, capsys, number):
     suffix, line, change = DAMAGES[number]
     columns = packed.with_suffix(".npz")
     rewrite(packed.with_suffix(suffix), change)
@@ -219,25 +219,25 @@ def test_a_damaged_pack_is_one_line_and_the_code_of_a_disk(packed, tmp_path, cap
     assert (code, err) == (74, [wanted])
 
 
-def test_a_pack_that_is_half_there_is_one_line(packed, tmp_path, capsys):
+def test_a_pack_without_its_columns_is_a_disk_error(packed, tmp_path, capsys):
     packed.with_suffix(".npz").unlink()
     line = f"ersac: cannot read {packed.with_suffix('.npz')}: No such file or directory"
     assert draw(capsys, packed.parent, tmp_path) == (74, [line])
     assert run_ersac(capsys, "compare", packed.parent / "none.json")[0] == 74
 
 
-def test_what_cannot_be_packed_is_one_line_and_nothing_is_written(home, tmp_path, capsys):
+def test_pack_errors_are_one_line_and_write_nothing(home, tmp_path, capsys):
     path, again = tmp_path / "p.json", f"ersac sweep {NAME} --scale smoke --out {home}"
     rewrite(home / WANTED[0].name / run_dir.RESULTS, flip)
     (home / WANTED[1].name / run_dir.SUMMARY).unlink()
     (home / WANTED[2].name / run_dir.FINGERPRINT).write_text("{")
     missing = f"3 of {len(WANTED)} runs are missing or damaged in {home}; run them first: {again}"
     (tmp_path / "there.json").touch()
-    there = f"{tmp_path / 'there.json'} already exists; choose another name or remove it"
+    exists = f"{tmp_path / 'there.json'} already exists; choose another name or remove it"
     refused = {
         (NAME, "--pack", path): (75, missing),
         (NAME, "--pack", tmp_path / "p.zip"): (2, f"--pack {tmp_path / 'p.zip'} must end in .json"),
-        (NAME, "--pack", tmp_path / "there.json"): (2, there),
+        (NAME, "--pack", tmp_path / "there.json"): (2, exists),
         (NAME, "--goals-only"): (2, "--goals-only needs --pack FILE"),
         ("ladder", "--pack", path): (2, "--pack and --goals-only are not options of ladder"),
     }
@@ -265,24 +265,24 @@ def test_packs_and_directories_compare_alike(tmp_path, capsys):
         for seed in range(3):
             settings = api.make_settings("gym:CartPole-v1", agent=agent, steps=2000, seed=seed)
             returns = (rng.normal(size=200) + bonus).astype(np.float32)
-            facts = EpisodeStats(seed, returns > 1, returns, np.arange(10, 2010, 10))
-            write_run(tmp_path / f"{agent}-{seed}", settings, [facts])
+            stats = EpisodeStats(seed, returns > 1, returns, np.arange(10, 2010, 10))
+            write_run(tmp_path / f"{agent}-{seed}", settings, [stats])
             runs.append(tmp_path / f"{agent}-{seed}")
     read = lambda directory: pack.add_fingerprint(pack.read_run(directory), directory)
     paths = {"all": runs, "ersac": runs[:3], "vanilla": runs[3:]}
-    for name, some in paths.items():
-        each = pack.Pack(tmp_path / f"{name}.json", name, "by hand", False, {}, [*map(read, some)])
-        pack.write_pack(each)
+    for name, directories in paths.items():
+        path = tmp_path / f"{name}.json"
+        pack.write_pack(pack.Pack(path, name, "by hand", False, {}, [*map(read, directories)]))
     named = [
         runs,
         [tmp_path / "all.json"],
         [tmp_path / "all.npz"],
         [tmp_path / "ersac.json", *runs[3:]],
     ]
-    told = [run_ersac(capsys, "compare", *argv, "--json") for argv in named]
-    assert told[0][0] == 0
-    assert json.loads(told[0][1][-1])["comparisons"][0]["improvement"] > 0.9
-    assert told[1:] == told[:1] * 3
+    outputs = [run_ersac(capsys, "compare", *argv, "--json") for argv in named]
+    assert outputs[0][0] == 0
+    assert json.loads(outputs[0][1][-1])["comparisons"][0]["improvement"] > 0.9
+    assert outputs[1:] == outputs[:1] * 3
 
 
 def test_packs_are_read_without_jax(packed):
@@ -294,14 +294,14 @@ def test_packs_are_read_without_jax(packed):
 
 
 @pytest.mark.parametrize("path", sorted(COMMITTED.glob("*.json")), ids=lambda path: path.stem)
-def test_a_committed_pack_is_whole_and_its_verdicts_are_those_of_its_goals(path):
+def test_committed_summaries_follow_from_their_goals(path):
     found = pack.read_pack(path)
     assert found.title == path.stem
     for run in found.runs:
         stochastic = run.settings["env"].get("stochastic", False)
         for seed, row in zip(run.seeds, run.summary["per_seed"], strict=True):
-            own = {"seed": seed.seed, "episodes": len(seed.goals)}
-            assert (own | scores.goal_metrics(seed.goals, stochastic)).items() <= row.items()
+            row_start = {"seed": seed.seed, "episodes": len(seed.goals)}
+            assert (row_start | scores.goal_metrics(seed.goals, stochastic)).items() <= row.items()
 
 
 def test_committed_results_stay_small():

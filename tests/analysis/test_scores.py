@@ -9,7 +9,7 @@ from scipy import stats
 from ersac.analysis import scores
 
 
-def test_by_hand():
+def test_solve_rules_by_hand():
     goals = np.zeros(1000, bool)
     assert (
         scores.first_goal(goals),
@@ -29,7 +29,7 @@ def test_by_hand():
 
 
 @given(st.lists(st.booleans(), max_size=400), st.booleans())
-def test_read_aloud(bits, stochastic):
+def test_solve_rules_against_their_definition(bits, stochastic):
     goals = np.array(bits, bool)
     share, least = (0.8, 100) if stochastic else (0.9, 1)
     bsuite = (n for n in range(least, len(bits) + 1) if bits[:n].count(False) < share * n)
@@ -41,7 +41,7 @@ def test_read_aloud(bits, stochastic):
     assert scores.solved_reliable(goals) == next(reliable, None)
 
 
-def test_a_fall_is_below_half_after_being_solved():
+def test_fell_back_is_below_half_after_solved():
     goals = np.ones(1000, bool)
     assert not scores.fell_back(goals)
     goals[400:450] = False

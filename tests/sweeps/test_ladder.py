@@ -1,4 +1,4 @@
-"""The ladder: which cells there are, that a sweep of them finishes whatever stops it, and what its table says."""
+"""The ladder: its cells, resuming after errors and signals, and its table."""
 
 import contextlib
 import dataclasses
@@ -22,24 +22,25 @@ from ersac.sweeps import catalogue, ladder, ladder_tasks, runner
 GOALS_80 = np.r_[np.zeros(50, bool), np.ones(100, bool)]  # solved with episode 130
 
 
-def facts(seed: int, goals: np.ndarray = GOALS_80, each: int = 10) -> EpisodeStats:
-    """Episodes of so many steps that earn one where they reach the goal."""
-    return EpisodeStats(seed, goals, goals.astype(np.float32), each * np.arange(1, len(goals) + 1))
+def make_stats(seed: int, goals: np.ndarray = GOALS_80, length: int = 10) -> EpisodeStats:
+    """Episodes of equal length with return 1 where they reach the goal."""
+    steps = length * np.arange(1, len(goals) + 1)
+    return EpisodeStats(seed, goals, goals.astype(np.float32), steps)
 
 
-def write_run(home: Path, cell: ladder.Cell, told: EpisodeStats) -> None:
-    """What a run leaves."""
+def write_run(home: Path, cell: ladder.Cell, stats: EpisodeStats) -> None:
+    """Write the records of an ended run."""
     disk.make_directory(home / cell.name)
     run_dir.write_settings(home / cell.name, cell.settings)
-    result = Result(cell.settings, [told], Metrics(np.zeros(1), {}), [], 1, 1.0, 1.0, 1.0, [])
-    run_dir.write_results(home / cell.name, [told], result.metrics, [], None, result.summary())
+    result = Result(cell.settings, [stats], Metrics(np.zeros(1), {}), [], 1, 1.0, 1.0, 1.0, [])
+    run_dir.write_results(home / cell.name, [stats], result.metrics, [], None, result.summary())
 
 
 class Trainer:
-    """In api.run's place: does what it is told for some cells, and leaves the record of a run for the others."""
+    """Replaces api.run_experiment: raises an error for some cells, writes records for others."""
 
-    def __init__(self, home: Path, deeds: dict[str, BaseException] | None = None) -> None:
-        self.home, self.deeds, self.ran = home, deeds or {}, []
+    def __init__(self, home: Path, errors: dict[str, BaseException] | None = None) -> None:
+        self.home, self.errors, self.ran = home, errors or {}, []
 
     def __call__(self, settings, out, screen, resume, poll):
         assert resume
@@ -48,10 +49,10 @@ class Trainer:
         )
         assert run_dir.settings_hash(cell.settings) == run_dir.settings_hash(settings)
         self.ran.append(f"{cell.task}-{cell.agent}")
-        if error := self.deeds.get(self.ran[-1]):
+        if error := self.errors.get(self.ran[-1]):
             disk.make_directory(out)
             raise error
-        write_run(self.home, cell, facts(settings.run.seed))
+        write_run(self.home, cell, make_stats(settings.run.seed))
 
 
 def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
@@ -62,7 +63,7 @@ def run(home: Path, trainer: Trainer, **chosen: str) -> ladder.LadderReport:
 
 @pytest.mark.parametrize("name", ladder_tasks.LADDERS)
 @pytest.mark.parametrize("scale", catalogue.SCALES)
-def test_names_are_unique_and_seeds_are_those_of_their_kind(name, scale):
+def test_names_are_unique_and_seeds_are_those_of_the_ladder(name, scale):
     plan = ladder.plan_ladder(name, scale)
     names = [cell.name for cell in plan.cells]
     assert len(set(names)) == len(names) > 0
@@ -91,7 +92,7 @@ def test_a_scale_changes_tasks_seeds_and_steps_only():
     } == {name: ladder_tasks.TASKS[name].steps for name in ladder_tasks.DEFAULT_TASKS}
 
 
-def test_an_agent_that_this_version_has_not_is_not_available_and_no_crash(monkeypatch):
+def test_an_unknown_estimator_makes_a_cell_unavailable(monkeypatch):
     monkeypatch.delitem(config.UNCERTAINTIES, "hashed", raising=False)
     plan = ladder.plan_ladder("ladder", "smoke", agents="hashed,ersac")
     assert {cell.agent for cell in plan.selected} == {"ersac"}
@@ -119,10 +120,10 @@ def test_baselines_have_the_entropy_weight_of_their_task(monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*ladder_tasks.DEFAULT_TASKS, "swingup-19"])
-def test_every_task_can_be_made_and_sent_to_a_worker(name):
+def test_every_task_can_be_made_and_pickled(name):
     task = ladder_tasks.TASKS[name]
     env = task.env_settings(3)
-    assert env.target is not None or "deep-sea" in name  # which says itself when it is solved
+    assert env.target is not None or "deep-sea" in name  # which reports success itself
     sent = pickle.loads(pickle.dumps(env))
     env = task.make_gym_env(3) if task.make is None else sent.make()
     with contextlib.closing(env):
@@ -130,13 +131,13 @@ def test_every_task_can_be_made_and_sent_to_a_worker(name):
         assert len(env.step(0)) == 5
 
 
-def test_what_is_wanted_is_run_once_and_what_failed_is_named_while_others_go_on(tmp_path, capsys):
-    deeds = {
+def test_cells_run_once_and_errors_do_not_stop_the_others(tmp_path, capsys):
+    errors = {
         "deep-sea-10-ersac": ValueError("of any\nkind"),
         "deep-sea-10-vanilla": exits.NonFinite("reward is nan"),
         "lock-rnd": config.SettingsError("does not fit"),
     }
-    first = Trainer(tmp_path, deeds)
+    first = Trainer(tmp_path, errors)
     ended = run(tmp_path, first, agents="ersac,vanilla,rnd,boot-dqn")
     assert len(first.ran) == 8
     (missing,), (failed,), (refused,) = (
@@ -155,7 +156,7 @@ def test_what_is_wanted_is_run_once_and_what_failed_is_named_while_others_go_on(
 
     second = Trainer(tmp_path)
     ended = run(tmp_path, second, agents="ersac,vanilla,rnd,boot-dqn")
-    assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # bad numbers will be bad again
+    assert second.ran == ["deep-sea-10-ersac", "lock-rnd"]  # NonFinite is not tried again
     assert list(ended.report.failed) == [failed]
     assert not ended.report.missing
 
@@ -169,7 +170,7 @@ def test_a_damaged_cell_is_run_again(tmp_path):
     assert again.ran == ["lock-vanilla"]
 
 
-def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path):
+def test_a_signal_stops_the_ladder_and_the_same_command_resumes_it(tmp_path):
     stopped = Trainer(
         tmp_path, {"lock-ersac": exits.Stopped(15, "stopped; resume with: ersac resume x")}
     )
@@ -200,19 +201,21 @@ def test_another_sweeps_directory_is_refused(tmp_path):
 
 
 def test_a_row_has_the_median_step_at_which_80_of_100_reached_the_goal():
-    never = facts(3, np.zeros(150, bool))
-    row = ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1), facts(2, each=20), never])
+    never = make_stats(3, np.zeros(150, bool))
+    row = ladder_table.ladder_row(
+        "lock", "ersac", 2_000, [make_stats(1), make_stats(2, length=20), never]
+    )
     assert row == ladder_table.LadderRow("lock", "ersac", 2_000, 3, 2, 2_600, 1.0, 0.0, 1.0)
     assert (
-        ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1), never, never]).solved_steps
+        ladder_table.ladder_row("lock", "ersac", 2_000, [make_stats(1), never, never]).solved_steps
         is None
     )  # the median is beyond the budget
-    nothing = ladder_table.ladder_row("lock", "ersac", 2_000, [facts(1, np.zeros(0, bool))])
+    nothing = ladder_table.ladder_row("lock", "ersac", 2_000, [make_stats(1, np.zeros(0, bool))])
     assert nothing.describe() == "0 of 1 solved; no episode ended"
     assert row.describe() == "2 of 3 solved after 2,600 steps; return 1 (0 to 1)"
 
 
-def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
+def test_the_best_entropy_weight_solves_most_then_soonest_then_has_the_highest_return():
     row = lambda task, alpha, solved, steps, end: ladder_table.LadderRow(
         task, f"vanilla-alpha-{alpha}", 9, 2, solved, steps, end, end, end
     )
@@ -230,24 +233,24 @@ def test_the_best_entropy_weight_solves_most_then_soonest_then_earns_most():
     }
 
 
-def peer(path: Path, **changes) -> None:
-    told = {"task": "lock", "agent": "sb3-ppo", "seed": 1000, "steps": 4_000}
-    told |= {
+def write_peer(path: Path, **changes) -> None:
+    record = {"task": "lock", "agent": "sb3-ppo", "seed": 1000, "steps": 4_000}
+    record |= {
         "returns": [0.0] * 50 + [1.0] * 100,
         "goals": GOALS_80.tolist(),
         "when": list(range(40, 6_001, 40)),
     } | changes
     disk.make_directory(path.parent)
-    disk.write(path, json.dumps(told).encode())
+    disk.write(path, json.dumps(record).encode())
 
 
-def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
+def test_peers_are_in_the_table_with_the_same_number_of_steps(tmp_path):
     run(tmp_path, Trainer(tmp_path), agents="ersac,vanilla")
-    peer(tmp_path / "peers" / "a.json")
-    peer(tmp_path / "peers" / "b.json", agent="sb3-dqn", steps=2_000)
-    peer(tmp_path / "peers" / "c.json", seed=7)
-    peer(tmp_path / "peers" / "d.json", when=[1, 2])
-    peer(tmp_path / "peers" / "e.json", task="doorkey-8")
+    write_peer(tmp_path / "peers" / "a.json")
+    write_peer(tmp_path / "peers" / "b.json", agent="sb3-dqn", steps=2_000)
+    write_peer(tmp_path / "peers" / "c.json", seed=7)
+    write_peer(tmp_path / "peers" / "d.json", when=[1, 2])
+    write_peer(tmp_path / "peers" / "e.json", task="doorkey-8")
     noted = []
     plan = ladder.plan_ladder("ladder", "smoke", agents="ersac,vanilla")
     rows = ladder_table.write_ladder(plan, tmp_path, noted.append)
@@ -269,8 +272,8 @@ def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
         "d.json is not what" in noted[2],
         len(noted),
     ] == [True, True, True, 3]
-    told = json.loads((tmp_path / "table.json").read_text())
-    assert told["rows"] == [row._asdict() for row in rows]
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["rows"] == [row._asdict() for row in rows]
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert lines[0] == "| task | steps | `ersac` | `vanilla` | `sb3-ppo` |"
     assert lines[2].startswith(
@@ -286,20 +289,20 @@ def test_others_agents_stand_beside_ours_with_as_many_steps(tmp_path):
 
 def test_a_figure_has_a_median_between_the_least_and_the_greatest_of_each_agent():
     seeds = {
-        "ersac": [facts(1), facts(2, np.ones(150, bool))],
-        "vanilla": [facts(1, np.zeros(0, bool))],
+        "ersac": [make_stats(1), make_stats(2, np.ones(150, bool))],
+        "vanilla": [make_stats(1, np.zeros(0, bool))],
     }
     axes = ladder_table.draw_curves("lock", 1_500, seeds, "the command").axes[0]
     (line,) = axes.lines
     assert line.get_label() == "ersac, 2 seeds"
-    when, median = line.get_data()
-    assert (when[0], when[-1]) == (10, 1_500)
+    steps, median = line.get_data()
+    assert (steps[0], steps[-1]) == (10, 1_500)
     assert median[0] == 0.5  # of a failure and a success
     assert median[-1] == 1
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatch):
+def test_a_real_cell_is_trained_then_skipped_and_reported(tmp_path, capsys, monkeypatch):
     short = ladder_tasks.LADDERS["ladder"]._replace(
         sizes={"smoke": ladder_tasks.LadderSize(("deep-sea-10",), 1, 600)}
     )
@@ -309,7 +312,7 @@ def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatc
         "deep-sea-10",
         ladder_tasks.TASKS["deep-sea-10"]._replace(make=partial(ladder_tasks.make_deep_sea, 2, 0)),
     )
-    told = []
+    outputs = []
     for _ in range(2):
         with pytest.raises(SystemExit) as stop:
             cli.main(
@@ -325,11 +328,11 @@ def test_a_real_cell_is_trained_skipped_and_told_of(tmp_path, capsys, monkeypatc
                 ]
             )
         assert stop.value.code == 0
-        told.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        outputs.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
         monkeypatch.setattr(api, "run_experiment", None)  # nothing is left to run
-    assert told[0] == told[1]
-    (row,) = told[0]["table"]
-    assert (row["task"], row["agent"], row["seeds"], told[0]["ended"]) == (
+    assert outputs[0] == outputs[1]
+    (row,) = outputs[0]["table"]
+    assert (row["task"], row["agent"], row["seeds"], outputs[0]["ended"]) == (
         "deep-sea-10",
         "ersac",
         1,
@@ -353,7 +356,7 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (("ladder", "--scale", "dsk"), "unknown scale 'dsk'; did you mean desk?"),
         (("ladder", "--tasks", "lokc"), "unknown task 'lokc'; did you mean lock?"),
@@ -371,10 +374,10 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
-def test_the_command_refuses_in_one_line_before_jax(argv, told):
+def test_errors_are_one_line_and_come_before_jax(argv, message):
     done = ersac("sweep", *argv)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"ersac: {told}")
+    assert done.stderr.startswith(f"ersac: {message}")
     assert done.stderr.count("\n") == 1
 
 
@@ -384,8 +387,8 @@ def test_the_list_of_sweeps_has_the_ladder():
     assert found.split()[1:4] == [str(count) for count in (2 * 6 * 1, 14 * 6 * 3, 14 * 6 * 10)]
 
 
-def test_a_cell_says_which_task_it_is():
-    """Records know a factory by its text only: the task's name is in the environment's id, and so in the hash."""
+def test_the_hash_of_a_cell_depends_on_its_task():
+    """The factory is not hashed, but the environment's id is, and it names the task."""
     one, other = (
         ladder.plan_ladder("ladder", "desk", tasks=task).selected[0].settings
         for task in ("deep-sea-10", "deep-sea-10-noise")

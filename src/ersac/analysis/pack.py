@@ -1,7 +1,8 @@
 """A pack: the ended runs of a sweep in two files, columns (.npz) and their description (.json).
 
 The JSON has a format number, the fields that readers use, and each run's settings as plain data.
-Readers never make objects of those settings, so a pack outlives their names. No jax here.
+Readers never make objects of those settings, so a pack stays readable when settings are renamed.
+No jax here.
 """
 
 import io
