@@ -68,12 +68,14 @@ def test_tau_moves_only_where_the_game_has_a_second_player(name):
 def test_the_policy_is_sampled_as_it_says(settings):
     agent = make_agent(config.override(settings, policy_rate=3.0), ENV)
     learner, _, _ = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(1))
-    action_noise = agent.action_noise(jax.random.key(0), 100_000)
+    action_noise = agent.policy.action_noise(jax.random.key(0), 100_000)
     every = jax.jit(
-        jax.vmap(lambda obs: jax.vmap(lambda one: agent.act(learner, (), obs, one))(action_noise))
+        jax.vmap(
+            lambda obs: jax.vmap(lambda one: agent.policy.act(learner, (), obs, one))(action_noise)
+        )
     )
     action, told = every(jnp.arange(12))
-    log_mu = agent.log_mu(told, action)
+    log_mu = agent.policy.log_mu(told, action)
     share = np.asarray(action).mean(axis=1)
     assert share.std() > 0.05
     for obs in range(12):

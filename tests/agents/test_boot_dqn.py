@@ -54,7 +54,7 @@ def double(tree):
 def all_values(agent, learner, members: int = 3):
     """Q of every state, action and member [S, A, K], as each would act on it."""
     one = lambda obs: jnp.stack(
-        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+        [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
     return jax.jit(jax.vmap(one))(STATES)
 
@@ -200,7 +200,7 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
 
     def one(actor, number):
         action_noise, after = (
-            agent.action_noise(jax.random.fold_in(key, number), 1)[0],
+            agent.policy.action_noise(jax.random.fold_in(key, number), 1)[0],
             jax.random.fold_in(key, 1000 + number),
         )
         following, step = interact(ENV, agent, env_params, learner, actor, action_noise, after)
@@ -219,13 +219,13 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
     # the index stays, what it stands for has learned: it acts on the values of now
     later, _, _ = jax.jit(agent.update)(learner, steps(agent, 0, length=6))
     assert not np.allclose(
-        agent.act(later, 2, 4, 0.5)[1], agent.act(learner, 2, 4, 0.5)[1], atol=1e-6
+        agent.policy.act(later, 2, 4, 0.5)[1], agent.policy.act(learner, 2, 4, 0.5)[1], atol=1e-6
     )
 
 
 def test_every_member_is_as_likely_to_act():
     _, agent = make(members=10)
-    heads = jax.vmap(lambda key: agent.init_episode(None, key))(
+    heads = jax.vmap(lambda key: agent.policy.init_episode(None, key))(
         jax.random.split(jax.random.key(0), 20_000)
     )
     assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
@@ -235,12 +235,12 @@ def test_ties_are_broken_evenly_and_the_policy_says_so():
     _, agent = make()
     learner = jax.tree.map(jnp.zeros_like, agent.init(np.random.default_rng(0)))
     uniform = (jnp.arange(1000) + 0.5) / 1000
-    action, q = jax.vmap(lambda u: agent.act(learner, 0, 0, u))(uniform)
+    action, q = jax.vmap(lambda u: agent.policy.act(learner, 0, 0, u))(uniform)
     assert np.bincount(action).tolist() == [500, 500]
-    np.testing.assert_allclose(agent.log_mu(q, action), -np.log(2), rtol=1e-6)
-    np.testing.assert_allclose(agent.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
+    np.testing.assert_allclose(agent.policy.log_mu(q, action), -np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(agent.policy.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
     assert not np.isfinite(
-        agent.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
+        agent.policy.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
     ).any()  # which the guard sees
 
 
@@ -331,7 +331,7 @@ def side_by_side(agent, seed: int, envs: int, length: int = 1) -> Trajectory:
 def dense_values(agent, learner, members: int = 3):
     """Those of `all_values`, at one-hot vectors."""
     one = lambda obs: jnp.stack(
-        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+        [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
     return jax.jit(jax.vmap(one))(jnp.eye(ENV.n_states))
 
@@ -473,8 +473,8 @@ def test_units_do_not_matter_through_the_lens():
             t = side_by_side(agent, seed, 4, 2)
             t = t._replace(obs=unit * t.obs + 3 * unit, reward=pay * t.reward)
             learner, _, _ = jax.jit(agent.update)(agent.observe(learner, t), t)
-        actor_params = agent.actor_params(learner)
-        return agent.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
+        actor_params = agent.policy.actor_params(learner)
+        return agent.policy.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
 
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
@@ -494,9 +494,9 @@ def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     assert ring.obs.shape == ring.next_obs.shape == (12, 3, 2, 2)
     assert ring.obs.dtype == ring.next_obs.dtype == np.uint8
     image = jnp.arange(12, dtype=jnp.uint8).reshape(3, 2, 2)
-    q = agent.act(learner, 0, image, 0.5)[1]
+    q = agent.policy.act(learner, 0, image, 0.5)[1]
     assert q.shape == (4,)
-    assert not np.allclose(q, agent.act(learner, 0, image[::-1], 0.5)[1])
+    assert not np.allclose(q, agent.policy.act(learner, 0, image[::-1], 0.5)[1])
 
 
 def test_continuous_actions_are_refused_in_one_line():

@@ -88,7 +88,7 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     normaliser = make_normaliser(settings.agent, gate(), config.NO_NORMALISATION)
     forgone = float(normaliser.lost_steps(learner.memory.normaliser))
     assert forgone > 2 if credit_early_ends else forgone == 0
-    _, logits = make_agent(settings.agent, gate()).act(
+    _, logits = make_agent(settings.agent, gate()).policy.act(
         learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)
     )
     to_leave = float(jax.nn.softmax(logits)[0])

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents import critics
-from ersac.agents.base import Agent
+from ersac.agents.base import Agent, BehaviourPolicy
 from ersac.agents.critics import Critic
 from ersac.algorithm.action_dist import ActionDist, take_action
 from ersac.algorithm.normalise import Normaliser
@@ -314,17 +314,20 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
             heads, learner.memory.uncertainty, obs, features, action_dist.action_index(action)
         )
 
-    return Agent(
-        init=lambda rng: init_actor_critic(settings, parts, optimisers, tau0, rng),
+    policy = BehaviourPolicy(
         init_episode=lambda learner, key: (),
         action_noise=action_dist.action_noise,
         act=act,
-        actor_params=actor_params,
+        log_mu=action_dist.log_prob,
         mode=lambda learner, episode_state, obs: action_dist.mode(dist_params(learner, obs)),
         to_env=action_dist.to_env,
-        log_mu=action_dist.log_prob,
-        observe=observe,
+        actor_params=actor_params,
+    )
+    return Agent(
+        init=lambda rng: init_actor_critic(settings, parts, optimisers, tau0, rng),
+        policy=policy,
         noise=parts.uncertainty.noise,
+        observe=observe,
         update=lambda learner, batch: update_actor_critic(
             settings, parts, optimisers, learner, batch
         ),

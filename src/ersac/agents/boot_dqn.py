@@ -27,7 +27,7 @@ import numpy as np
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac.agents.base import Agent
+from ersac.agents.base import Agent, BehaviourPolicy
 from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
 from ersac.envs.base import Box, Discrete, Space
@@ -434,18 +434,23 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
         stats = normaliser.observe(learner.memory.normaliser, t)
         return learner._replace(memory=learner.memory._replace(normaliser=stats))
 
-    return Agent(
-        init=lambda rng: init_boot_dqn(settings, parts, rng),
+    def log_mu(q: Array, action: Array) -> Array:
+        """Ties have equal probability; infinite where q is not a number."""
+        return -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1))
+
+    policy = BehaviourPolicy(
         init_episode=lambda learner, key: jax.random.randint(key, (), 0, net.members),
         action_noise=lambda key, length: jax.random.uniform(key, (length,)),
         act=act,
-        actor_params=actor_params,
+        log_mu=log_mu,
         mode=mode,
         to_env=lambda action: action,
+        actor_params=actor_params,
+    )
+    return Agent(
+        init=lambda rng: init_boot_dqn(settings, parts, rng),
+        policy=policy,
         noise=lambda key, length: draw_member_noise(settings, key, length),
-        log_mu=lambda q, action: (
-            -jnp.log(jnp.sum(q == jnp.max(q, axis=-1, keepdims=True), axis=-1))
-        ),  # infinite where q is not a number
         observe=observe,
         update=lambda learner, batch: update_members(settings, parts, learner, batch),
         sigma2=lambda learner, obs, action: jnp.var(values(learner, obs, everyone)[:, action]),

@@ -117,7 +117,7 @@ class HostProgram(NamedTuple):
 def _init_episodes(settings: config.Experiment, spec: Spec, learner: Learner, key: Key) -> Tree:
     """What the agent keeps through the episodes that now begin [N, ...]."""
     agent = _agent(settings, spec)
-    return jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(
+    return jax.vmap(lambda key: agent.policy.init_episode(learner, jax.random.split(key)[1]))(
         env_keys(key, spec.envs)
     )
 
@@ -174,7 +174,7 @@ class ActorParams(NamedTuple):
 
 
 def _pack(settings: config.Experiment, spec: Spec, learner: Learner) -> Packed:
-    return pack_arrays(_agent(settings, spec).actor_params(learner))
+    return pack_arrays(_agent(settings, spec).policy.actor_params(learner))
 
 
 class ChunkNoise(NamedTuple):
@@ -217,14 +217,14 @@ def _act_step(
 ) -> ActionDraw:
     """The actions of step t of rollout r, by its part of the chance of all [R, N, T, ...]."""
     agent, learner = _agent(settings, spec), unpack_arrays(actor_params)
-    one = lambda episode_state, obs, action_noise: agent.act(
+    one = lambda episode_state, obs, action_noise: agent.policy.act(
         learner,
         episode_state,
         obs,
         jax.tree.map(lambda chunk_noise: chunk_noise[r, t], action_noise),
     )
     action, dist_params = jax.vmap(one, in_axes=(0, 0, 1))(episode_state, obs, action_noise)
-    env_action = agent.to_env(action)
+    env_action = agent.policy.to_env(action)
     return ActionDraw(action, dist_params, None if env_action is action else env_action)
 
 
@@ -235,7 +235,7 @@ def _join_steps(
     agent = _agent(settings, spec)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *dist_params)
     actions = jnp.stack(action, axis=1)
-    return actions, jax.vmap(agent.log_mu)(stacked, actions)
+    return actions, jax.vmap(agent.policy.log_mu)(stacked, actions)
 
 
 def _learn(
@@ -255,7 +255,7 @@ def _learn(
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
     return (
         learner,
-        pack_arrays(agent.actor_params(learner)),
+        pack_arrays(agent.policy.actor_params(learner)),
         buffer_state,
         metrics,
         guard.finite_sums(newest, learner),
@@ -349,13 +349,13 @@ def _blank(settings: config.Experiment, spec: Spec) -> Trajectory:
     obs = np.zeros((envs, length + 1, *getattr(spec.observations, "shape", ())), _dtype(spec))
     key = jax.random.key(0)
     learner = jax.eval_shape(lambda: agent.init(np.random.default_rng(0)))
-    episode_state = jax.eval_shape(lambda key: agent.init_episode(learner, key), key)
-    action_noise = jax.eval_shape(lambda key: agent.action_noise(key, 1), key)
+    episode_state = jax.eval_shape(lambda key: agent.policy.init_episode(learner, key), key)
+    action_noise = jax.eval_shape(lambda key: agent.policy.action_noise(key, 1), key)
     one = lambda tree: jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree
     )
     action, _ = jax.eval_shape(
-        agent.act,
+        agent.policy.act,
         learner,
         episode_state,
         jax.ShapeDtypeStruct(obs.shape[2:], obs.dtype),
@@ -497,7 +497,7 @@ def _restart_episodes(
     begins = lambda key: jax.random.split(step_keys(key, settings.agent.rollout)[t])[1]
     keys = jax.vmap(begins)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
     agent = _agent(settings, spec)
-    new = jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(keys)
+    new = jax.vmap(lambda key: agent.policy.init_episode(learner, jax.random.split(key)[1]))(keys)
     return jax.tree.map(
         lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
         new,

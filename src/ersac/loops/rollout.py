@@ -30,7 +30,7 @@ class StepOutcomes(NamedTuple):
 def init_actor(env: Env, agent: Agent, env_params: Tree, learner: Learner, key: Key) -> Actor:
     """An actor at the start of its first episode."""
     key_env, key_agent = jax.random.split(key)
-    return Actor(env.reset(env_params, key_env), agent.init_episode(learner, key_agent))
+    return Actor(env.reset(env_params, key_env), agent.policy.init_episode(learner, key_agent))
 
 
 class Interaction(NamedTuple):
@@ -56,9 +56,9 @@ def interact(
 ) -> tuple[Actor, Interaction]:
     """Act once, step once, and start the next episode where this one ended."""
     obs = env.observe(env_params, actor.state)
-    action, dist_params = agent.act(learner, actor.episode_state, obs, action_noise)
+    action, dist_params = agent.policy.act(learner, actor.episode_state, obs, action_noise)
     key_step, key_begin = jax.random.split(key)
-    step = env.step(env_params, actor.state, agent.to_env(action), key_step)
+    step = env.step(env_params, actor.state, agent.policy.to_env(action), key_step)
     ended = step.discount == 0
     afresh, going_on = (
         init_actor(env, agent, env_params, learner, key_begin),
@@ -89,7 +89,7 @@ def draw_noise(settings: ActorCritic | BootDQN, agent: Agent, key: Key) -> Rollo
     key_act, key_env, key_noise = jax.random.split(key, 3)
     length = settings.rollout
     return RolloutNoise(
-        agent.action_noise(key_act, length),
+        agent.policy.action_noise(key_act, length),
         jax.random.split(key_env, length),
         agent.noise(key_noise, length),
     )
@@ -128,7 +128,7 @@ def rollout(
         one, actor, (rollout_noise.action_noise, rollout_noise.keys), unroll=env.unroll
     )
     obs = jnp.concatenate([steps.obs, env.observe(env_params, actor.state)[None]])
-    log_mu = agent.log_mu(steps.dist_params, steps.action)
+    log_mu = agent.policy.log_mu(steps.dist_params, steps.action)
     t = Trajectory(
         obs, steps.action, steps.reward, steps.discount, steps.mask, log_mu, rollout_noise.noise
     )

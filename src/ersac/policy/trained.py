@@ -138,13 +138,13 @@ def _act_compiled(
     agent = agent_of(program, spec)
 
     def sample_action(episode_state: Tree, obs: Array, key: Array) -> Array:
-        action_noise = jax.tree.map(lambda leaf: leaf[0], agent.action_noise(key, 1))
-        return agent.act(learner, episode_state, obs, action_noise)[0]
+        action_noise = jax.tree.map(lambda leaf: leaf[0], agent.policy.action_noise(key, 1))
+        return agent.policy.act(learner, episode_state, obs, action_noise)[0]
 
     if sample:
         keys = jax.random.split(jax.random.key(number), len(obs))
-        return agent.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
-    return agent.to_env(jax.vmap(partial(agent.mode, learner))(episode_state, obs))
+        return agent.policy.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
+    return agent.policy.to_env(jax.vmap(partial(agent.mode, learner))(episode_state, obs))
 
 
 def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -> Tree:
@@ -159,5 +159,5 @@ def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -
 def _init_episodes_compiled(
     program: Experiment, spec: Spec, count: int, learner: Learner, number: Array
 ) -> Tree:
-    init_episode = partial(agent_of(program, spec).init_episode, learner)
+    init_episode = partial(agent_of(program, spec).policy.init_episode, learner)
     return jax.vmap(init_episode)(jax.random.split(jax.random.key(number), count))
