@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents import build
-from ersac.agents.actor_critic import Running, actor_critic_loss, policy_logits
+from ersac.agents.actor_critic import RunningMeans, actor_critic_loss, policy_logits
 from ersac.agents.base import Agent
 from ersac.algorithm import replay
 from ersac.envs.base import Env
@@ -85,12 +85,12 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         # Rows are damped by their rule, and tables keep no running means.
         undamped, running = (
             dict.fromkeys(visit_rates, jnp.ones(settings.rollout)),
-            Running(jnp.zeros(()), jnp.zeros(())),
+            RunningMeans(jnp.zeros(()), jnp.zeros(())),
         )
 
         def total(
             dense: Tree, tables: Tree, log_tau: Array
-        ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+        ) -> tuple[Array, tuple[Array, RunningMeans, dict[str, Array]]]:
             one = lambda t: actor_critic_loss(
                 settings,
                 parts,

@@ -7,8 +7,8 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents import actor_critic as ac
+from ersac.agents.actor_critic import BATCH
 from ersac.agents.build import make_agent, make_optimisers, make_parts
-from ersac.agents.critics import BATCH
 from ersac.config.presets import PRESETS, TABLE_PRESETS
 from ersac.envs.deep_sea import deep_sea
 from ersac.nets import heads
@@ -16,7 +16,7 @@ from ersac.types import Params, Trajectory
 
 ENV = deep_sea(6)
 SAMPLED = TABLE_PRESETS["ersac-sampled"]  # Algorithm 1, on tables and the layers that they share
-NOTHING_YET = ac.Running(jnp.zeros(()), jnp.zeros(()))
+NOTHING_YET = ac.RunningMeans(jnp.zeros(()), jnp.zeros(()))
 ACTOR_CRITICS = {
     name: settings for name, settings in PRESETS.items() if isinstance(settings, config.ActorCritic)
 }
@@ -94,14 +94,14 @@ def test_masked_steps_teach_nothing(float64, name):
     settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init_actor_critic(settings, parts, optimisers, 0.1, np.random.default_rng(0))
+    learner = ac.init_actor_critic(parts, optimisers, 0.1, np.random.default_rng(0))
     t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
     t = t._replace(mask=jnp.array([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
 
     def told(t):
         rows, running = (
             optimisers.rows.look_up(learner.params.rows, t.obs),
-            ac.Running(jnp.asarray(0.1), jnp.asarray(0.2)),
+            ac.RunningMeans(jnp.asarray(0.1), jnp.asarray(0.2)),
         )
         arguments = learner.log_tau, learner.memory, t, undamped(6), running
         alone = lambda of: jax.tree.map(
@@ -148,7 +148,7 @@ def gradients(t=None, **changes):
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4), **changes))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1)) if t is None else t
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
@@ -187,7 +187,7 @@ def test_values_move_towards_their_targets_and_targets_stand_still():
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4)))
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(7, 1))
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
     rest = learner.log_tau, learner.memory, t, undamped(50), NOTHING_YET
@@ -208,7 +208,7 @@ def test_damping_weighs_the_steps_of_each_head_and_of_no_other():
     )
     parts = make_parts(settings, ENV)
     optimisers = make_optimisers(settings, parts, 0.0)
-    learner = ac.init_actor_critic(settings, parts, optimisers, 0.5, np.random.default_rng(3))
+    learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1))
     rows = optimisers.rows.look_up(learner.params.rows, t.obs)
 
@@ -240,7 +240,10 @@ def test_running_means_move_as_stated(float64, decay):
     running, plain = NOTHING_YET, 0.0
     for time, (square, extra) in enumerate(zip(squares, extras, strict=True), start=1):
         running = ac.update_running(
-            running, ac.Running(jnp.asarray(square), jnp.asarray(extra)), decay, jnp.asarray(time)
+            running,
+            ac.RunningMeans(jnp.asarray(square), jnp.asarray(extra)),
+            decay,
+            jnp.asarray(time),
         )
         plain = extras[:time].mean() if time <= 100 else 0.99 * plain + 0.01 * extra
         known = (

@@ -9,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import config
-from ersac.agents import critics
+from ersac.agents import actor_critic, critics
 from ersac.algorithm import action_dist, game, risk
 from ersac.types import Trajectory
 
@@ -69,7 +69,7 @@ def test_an_action_counts_down_to_its_limit(drawn):
 
 
 @partial(jax.jit, static_argnums=0)
-def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array]:
+def view(seed: int, log_tau, told=None) -> tuple[actor_critic.CriticInputs, jax.Array]:
     """A trajectory through states with three actions, seen with rho = 1; and sigma2 of every action [T+1, A]."""
     steps = 6
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array
         attitude.weight(tau),
         jnp.zeros(()),
     )
-    return critics.CriticInputs(
+    return actor_critic.CriticInputs(
         t,
         logits,
         policy.log_pi(logits),
@@ -109,7 +109,7 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array
     ), sigma2
 
 
-def with_logits(v: critics.CriticInputs, logits) -> critics.CriticInputs:
+def with_logits(v: actor_critic.CriticInputs, logits) -> actor_critic.CriticInputs:
     """The same trajectory under another policy, with all that follows from its logits."""
     policy = action_dist.categorical(logits.shape[-1])
     log_pi_a = policy.log_prob(logits[:-1], v.t.action)
@@ -146,13 +146,13 @@ def climbed(normalise_advantages: bool, tau: float) -> np.ndarray:
             (logits, policy.log_pi(logits), log_pi, policy.entropy(logits)),
             jnp.zeros(()),
         )
-        v = critics.CriticInputs(
+        v = actor_critic.CriticInputs(
             t, *of_policy, told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one, nothing, nothing
         )
-        estimates = critics.estimate_sampled(settings, v)
+        estimates = actor_critic.estimate_sampled(settings, v)
         return (estimates.payoff / estimates.advantage_scale)[0]
 
-    every = jax.vmap(payoff, axis_name=critics.BATCH)
+    every = jax.vmap(payoff, axis_name=actor_critic.BATCH)
     return np.asarray(
         jax.jit(jax.grad(lambda logits: every(logits, action, reward).mean()))(logits).sum((0, 1))
     )
@@ -292,7 +292,7 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
         )
         of = lambda table: jnp.asarray(table)[obs]
         entropy, nothing = -jnp.sum(jnp.exp(of(log_pi)) * of(log_pi), axis=-1), jnp.zeros(())
-        v = critics.CriticInputs(
+        v = actor_critic.CriticInputs(
             t,
             of(logits),
             of(log_pi),
@@ -332,7 +332,7 @@ def test_what_was_never_done_has_its_bonus(float64):
     payoff = lambda judge: lambda logits, v: judge(SETTINGS, with_logits(v, logits)).payoff.sum()
     sampled, every = (
         jax.jit(jax.grad(payoff(judge)))
-        for judge in (critics.estimate_sampled, critics.estimate_all_actions)
+        for judge in (actor_critic.estimate_sampled, critics.estimate_all_actions)
     )
     np.testing.assert_array_equal(sampled(v.logits, tempted), sampled(v.logits, v))
     assert every(v.logits, tempted)[0, other] > every(v.logits, v)[0, other] + 1
@@ -368,12 +368,12 @@ def undecided(
         jnp.asarray(running),
         jnp.asarray(forgone),
     )
-    return judge(settings, critics.CriticInputs(t, *of_policy, told, *numbers))
+    return judge(settings, actor_critic.CriticInputs(t, *of_policy, told, *numbers))
 
 
 # With what each of the three tells of a state, if its J is given, and bonus and weighted entropy of a step there: J, or the rest of it.
 CRITICS = [
-    pytest.param(critics.estimate_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
+    pytest.param(actor_critic.estimate_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
     pytest.param(
         critics.estimate_expected, lambda j, extra: jnp.full((5, 1), j - extra), id="expected"
     ),
@@ -457,14 +457,16 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
             bonus=0.0,
         )
     )
-    over_batch = lambda settings: jax.vmap(one(settings), axis_name=critics.BATCH)(reward, mask)
+    over_batch = lambda settings: jax.vmap(one(settings), axis_name=actor_critic.BATCH)(
+        reward, mask
+    )
     estimates, square = (
         over_batch(settings),
         np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4)),
     )
     unit = max(tau, share * np.sqrt(max(square, running)))
-    np.testing.assert_allclose(estimates.square, np.full(2, square), rtol=1e-12)
+    np.testing.assert_allclose(estimates.advantage_square, np.full(2, square), rtol=1e-12)
     np.testing.assert_allclose(estimates.advantage_scale, np.full(2, unit), rtol=1e-12)
     in_weights = over_batch(config.override(settings, normalise_advantages=False))
     np.testing.assert_array_equal(in_weights.advantage_scale, np.full(2, tau))
-    np.testing.assert_array_equal(in_weights.square, np.zeros(2))
+    np.testing.assert_array_equal(in_weights.advantage_square, np.zeros(2))

@@ -213,17 +213,8 @@ def make_parts(
         critic=critic,
         action_dist=action_dist,
         normaliser=make_normaliser(settings, env, seen),
-        bound=make_bound(settings.max_logit_gap),
+        max_logit_gap=settings.max_logit_gap,
         per_visit=networks.per_visit,
-    )
-
-
-def make_bound(limit: int | None) -> Callable[[Array], Array]:
-    """How far logits may differ."""
-    return (
-        (lambda logits: logits)
-        if limit is None
-        else (lambda logits: heads.limit_logit_gap(logits, limit))
     )
 
 
