@@ -291,7 +291,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/ensemble.py",
-        "reward_ensemble.kept",
+        "reward_ensemble.shrinkage",
         "drop_term",
         "uncertainty/test_posterior.py",
         "test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained",
@@ -327,7 +327,7 @@ FAULTS = [
         "uncertainty/test_posterior.py",
         "test_the_order_and_the_cut_of_visits_are_immaterial",
         old="visits[pair]",
-        new="believed.visits[pair]",
+        new="memory.visits[pair]",
     ),
     Fault(
         "uncertainty/posterior.py",
@@ -345,7 +345,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/rnd.py",
-        "random_network_distillation.missed",
+        "random_network_distillation.squared_errors",
         "drop_stop_gradient",
         "uncertainty/test_rnd.py",
         "test_no_gradient_through_sigma_nor_into_the_target",
@@ -359,7 +359,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/rnd.py",
-        "random_network_distillation.missed",
+        "random_network_distillation.squared_errors",
         "drop_call",
         "uncertainty/test_rnd.py",
         "test_at_first_all_is_unknown_whatever_the_unit",
@@ -418,7 +418,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/linear.py",
-        "bayesian_linear.observe.taught",
+        "bayesian_linear.observe.update_root",
         "drop_where",
         "uncertainty/test_linear.py",
         "test_a_direction_visited_n_times",
@@ -446,7 +446,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/linear.py",
-        "with_visits.part",
+        "add_visits.step",
         "drop_term",
         "uncertainty/test_linear.py",
         "test_a_direction_visited_n_times",
@@ -454,7 +454,7 @@ FAULTS = [
     ),
     Fault(
         "uncertainty/linear.py",
-        "with_visits.part",
+        "add_visits.step",
         "swap_min_max",
         "uncertainty/test_linear.py",
         "test_sigma2_is_that_of_a_posterior_computed_directly",

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from ersac.types import Params, Trajectory
 from ersac.uncertainty.base import Uncertainty
-from ersac.uncertainty.linear import Regression, bayesian_linear
+from ersac.uncertainty.linear import LinearMemory, bayesian_linear
 
 N_IN, ACTIONS, WIDTH, SCALE = 5, 3, 24, 0.7
 SETTINGS = [(1.0, 1.0), (0.05, 1.0), (0.1, 1e-5), (2.0, 5e-4)]  # prior_scale, noise_variance
@@ -17,7 +17,7 @@ def estimator(prior: float = 1.0, noise: float = 1.0) -> Uncertainty:
     return bayesian_linear(N_IN, ACTIONS, WIDTH, prior, noise, SCALE)
 
 
-def started() -> Regression:
+def started() -> LinearMemory:
     return jax.tree.map(jnp.asarray, estimator().init(np.random.default_rng(0))[1])
 
 
@@ -37,18 +37,18 @@ def some(shape=(4, 64), seed: int = 1, distinct: int = 6) -> Trajectory:
     return rollouts(obs, rng.integers(ACTIONS, size=shape), rng.random(shape) < 0.8)
 
 
-def told(made: Uncertainty, known: Regression, obs, action) -> np.ndarray:
+def told(made: Uncertainty, known: LinearMemory, obs, action) -> np.ndarray:
     obs, action = jnp.asarray(obs, jnp.float32), jnp.asarray(action)
     return np.asarray(made.sigma2(Params({}, {}), known, obs, jnp.zeros(0), action))
 
 
-def unit(known: Regression, obs) -> np.ndarray:
+def unit(known: LinearMemory, obs) -> np.ndarray:
     """Features in double precision."""
     bent = np.tanh(np.asarray(obs, np.float64) @ np.asarray(known.directions, np.float64))
     return bent / np.linalg.norm(bent, axis=-1, keepdims=True)
 
 
-def covariance(known: Regression, batches: list[Trajectory], prior, noise) -> np.ndarray:
+def covariance(known: LinearMemory, batches: list[Trajectory], prior, noise) -> np.ndarray:
     """Of all steps at once, in double precision [A, F, F]."""
     precision = np.tile(np.eye(WIDTH) / prior**2, (ACTIONS, 1, 1))
     for t in batches:
