@@ -250,7 +250,7 @@ def test_running_means_move_as_stated(float64, decay):
             (1 - decay) * np.sum(decay ** np.arange(time)[::-1] * squares[:time]) if decay else 0.0
         )
         np.testing.assert_allclose(running.advantage_square, known, rtol=1e-11)
-        np.testing.assert_allclose(running.extra, plain, rtol=1e-11)
+        np.testing.assert_allclose(running.intrinsic, plain, rtol=1e-11)
 
 
 def test_an_update_keeps_the_running_means():
