@@ -18,6 +18,7 @@ from numba import njit
 
 from ersac import config
 from ersac.agents import build
+from ersac.envs.base import spec_of
 from ersac.envs.make import make_env
 from ersac.types import Learner
 
@@ -165,7 +166,10 @@ def numbers(settings: config.ActorCritic, depth: int, dtype: type) -> Numbers:
 def start(settings: config.Experiment, dtype: type = np.float32) -> State:
     """The state in which the library's run of the same settings and first seed starts."""
     env = make_env(settings.env)
-    agent, parts = build.make_agent(settings.agent, env), build.make_parts(settings.agent, env)
+    agent, parts = (
+        build.make_agent(settings.agent, spec_of(env)),
+        build.make_parts(settings.agent, spec_of(env)),
+    )
     store = build.make_optimisers(settings.agent, parts, 0.0).rows
     learner: Learner = agent.init(np.random.default_rng(settings.run.seed))
     tables, dense = store.unpack(np.asarray(learner.params.rows)), learner.params.dense

@@ -10,6 +10,7 @@ from ersac.agents import actor_critic as ac
 from ersac.agents.actor_critic import BATCH
 from ersac.agents.build import make_agent, make_optimisers, make_parts
 from ersac.config.presets import PRESETS, TABLE_PRESETS
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.nets import heads
 from ersac.types import Params, Trajectory
@@ -56,7 +57,7 @@ def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> T
 
 @pytest.mark.parametrize("name", EVERY)
 def test_tau_moves_only_where_the_game_has_a_second_player(name):
-    agent = make_agent(EVERY[name], ENV)
+    agent = make_agent(EVERY[name], spec_of(ENV))
     learner = agent.init(np.random.default_rng(0))
     after, priority, metrics = jax.jit(agent.update)(learner, batch(0))
     assert (after.log_tau != learner.log_tau) == isinstance(EVERY[name].risk, config.Seeking)
@@ -66,7 +67,7 @@ def test_tau_moves_only_where_the_game_has_a_second_player(name):
 
 @pytest.mark.parametrize("settings", [SAMPLED, PRESETS["ersac"]], ids=["table", "mlp"])
 def test_the_policy_is_sampled_as_it_says(settings):
-    agent = make_agent(config.override(settings, policy_rate=3.0), ENV)
+    agent = make_agent(config.override(settings, policy_rate=3.0), spec_of(ENV))
     learner, _, _ = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(1))
     action_noise = agent.policy.action_noise(jax.random.key(0), 100_000)
     every = jax.jit(
@@ -92,7 +93,7 @@ def test_the_policy_is_sampled_as_it_says(settings):
 )
 def test_masked_steps_teach_nothing(float64, name):
     settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init_actor_critic(parts, optimisers, 0.1, np.random.default_rng(0))
     t = jax.tree.map(lambda x: x[0], batch(2, 1, 6))
@@ -146,7 +147,7 @@ def test_the_weights_say_how_hard_a_loss_pulls_on_shared_layers_and_nothing_else
 def gradients(t=None, **changes):
     """Of the loss, by part; on a trajectory of this file's own unless one is given."""
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4), **changes))
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1)) if t is None else t
@@ -176,7 +177,7 @@ def test_an_advantage_counts_up_to_its_limit():
 @pytest.mark.parametrize(("prior_scale", "direction"), [(10.0, 1), (0.0, -1)])
 def test_tau_plays_against_the_policy(settings, prior_scale, direction):
     """tau descends the payoff `sigma2 / (2 tau) + tau H`: up where much is unknown, down where nothing is."""
-    agent = make_agent(config.override(settings, prior_scale=prior_scale), ENV)
+    agent = make_agent(config.override(settings, prior_scale=prior_scale), spec_of(ENV))
     learner = agent.init(np.random.default_rng(0))
     after, _, _ = jax.jit(agent.update)(learner, batch(6))
     assert np.sign(after.log_tau - learner.log_tau) == direction
@@ -185,7 +186,7 @@ def test_tau_plays_against_the_policy(settings, prior_scale, direction):
 def test_values_move_towards_their_targets_and_targets_stand_still():
     """The gradient at each state's own value is minus its error; a state that only bootstraps has none."""
     settings = config.check(config.override(SAMPLED, rollout=50, hidden=(4, 4)))
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(7, 1))
@@ -206,7 +207,7 @@ def test_damping_weighs_the_steps_of_each_head_and_of_no_other():
     settings = config.check(
         config.override(PRESETS["ersac"], normalise_advantages=False, rollout=50, hidden=(16,))
     )
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     optimisers = make_optimisers(settings, parts, 0.0)
     learner = ac.init_actor_critic(parts, optimisers, 0.5, np.random.default_rng(3))
     t = jax.tree.map(lambda x: x[0], batch(4, 1))
@@ -258,7 +259,7 @@ def test_an_update_keeps_the_running_means():
     settings = config.override(PRESETS["vanilla"], alpha=0.3)
 
     def after(decay):
-        agent = make_agent(config.override(settings, spread_decay=decay), ENV)
+        agent = make_agent(config.override(settings, spread_decay=decay), spec_of(ENV))
         learner, _, metrics = jax.jit(agent.update)(agent.init(np.random.default_rng(0)), batch(8))
         return learner.opt["running"], metrics
 
@@ -266,4 +267,4 @@ def test_an_update_keeps_the_running_means():
     assert half.advantage_square > 0
     np.testing.assert_allclose(tenth.advantage_square, 0.2 * half.advantage_square, rtol=1e-5)
     assert none.advantage_square == 0
-    np.testing.assert_allclose(half.extra, 0.3 * metrics["entropy"], rtol=1e-5)
+    np.testing.assert_allclose(half.intrinsic, 0.3 * metrics["entropy"], rtol=1e-5)

@@ -12,7 +12,7 @@ from ersac import api, config
 from ersac.agents import boot_dqn
 from ersac.agents.build import make_agent
 from ersac.config.presets import PRESETS
-from ersac.envs.base import Box, Discrete, Env, Spec
+from ersac.envs.base import Box, Discrete, Env, Spec, spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops import device, host
 from ersac.loops.rollout import init_actor, interact
@@ -27,7 +27,7 @@ UNLIKELY = 1e-4  # a p-value that a right program does not come below; the draws
 
 def make(**changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
-    return settings, make_agent(settings, ENV)
+    return settings, make_agent(settings, spec_of(ENV))
 
 
 def steps(agent, seed: int, length: int = 1) -> Trajectory:
@@ -315,7 +315,7 @@ def one_hot(depth: int, envs: int = 1) -> Env:
 
 def make_dense(envs: int = 1, seen: config.Normalise = config.NO_NORMALISATION, **changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
-    return settings, make_agent(settings, one_hot(3, envs), seen)
+    return settings, make_agent(settings, spec_of(one_hot(3, envs)), seen)
 
 
 def as_vectors(t: Trajectory) -> Trajectory:
@@ -503,7 +503,7 @@ def test_continuous_actions_are_refused_in_one_line():
     spec = Spec("pushed", Box((2,)), Box((1,), low=(-1.0,), high=(1.0,)), 1)
     with pytest.raises(
         config.SettingsError,
-        match=r"^boot-dqn needs actions that can be counted; those of pushed are continuous$",
+        match=r"^boot-dqn needs discrete actions; those of pushed are continuous$",
     ):
         make_agent(PRESETS["boot-dqn"], spec)
 

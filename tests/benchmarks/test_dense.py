@@ -8,6 +8,7 @@ from benchmarks import dense
 from ersac import config
 from ersac.agents import build
 from ersac.config.presets import TABLE_PRESETS
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Trajectory
 
@@ -54,8 +55,11 @@ def after(agent):
 
 def test_dense_updates_are_sparse_updates(float64):
     chosen = settings(b1=0.0)  # with momentum, rows that nobody looks at drift on in the dense one
-    store = build.make_optimisers(chosen, build.make_parts(chosen, ENV), 0.0).rows
-    ours, theirs = after(build.make_agent(chosen, ENV)), after(dense.dense_agent(chosen, ENV))
+    store = build.make_optimisers(chosen, build.make_parts(chosen, spec_of(ENV)), 0.0).rows
+    ours, theirs = (
+        after(build.make_agent(chosen, spec_of(ENV))),
+        after(dense.dense_agent(chosen, ENV)),
+    )
     first = dense.dense_agent(chosen, ENV).init(np.random.default_rng(0))
     sparse = (ours.params.dense, store.unpack(ours.params.rows), ours.log_tau)
     whole, before = (*theirs.params, theirs.log_tau), (*first.params, first.log_tau)

@@ -17,6 +17,7 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_agent, make_optimisers, make_parts
 from ersac.algorithm import replay
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.types import Trajectory
@@ -151,7 +152,7 @@ def test_replay_changes_nothing_of_what_is_believed_in_closed_form():
         hidden=(2,),
         critic="all-actions",
     )
-    agent, buffer = make_agent(settings, env), replay.prioritised(3, 1, 1000, 0.97, 1.0)
+    agent, buffer = make_agent(settings, spec_of(env)), replay.prioritised(3, 1, 1000, 0.97, 1.0)
     _, rollouts = seen(env.n_states, 2, 18, np.array([1, 5, 4]), members, 0.02, 5)
     learner = agent.init(np.random.default_rng(0))
 
@@ -213,7 +214,7 @@ def trained(
         ),
         **still,
     )
-    parts = make_parts(settings, env)
+    parts = make_parts(settings, spec_of(env))
     agent = ac.actor_critic(settings, parts, make_optimisers(settings, parts, 0.0), 0.1)
     learner = agent.init(np.random.default_rng(2))
     learner, _ = jax.lax.scan(

@@ -11,6 +11,7 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_optimisers, make_parts
 from ersac.algorithm import replay
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.nets.tables import Store
@@ -30,7 +31,7 @@ def agent(uncertainty, **changes):
         config.ActorCritic(rollout=STEPS, hidden=(8, 8)), ("uncertainty",), uncertainty
     )
     settings = config.check(config.override(settings, **changes))
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     optimisers = make_optimisers(settings, parts, 0.0)
     agent = ac.actor_critic(settings, parts, optimisers, 0.1)
     taught = lambda learner, t: learn(

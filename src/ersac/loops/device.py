@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ersac import config
 from ersac.agents.base import Agent
 from ersac.agents.build import make_agent, make_buffer
-from ersac.envs.base import Discrete, Env
+from ersac.envs.base import Discrete, Env, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import devices, guard
 from ersac.loops.base import Loop
@@ -90,7 +90,7 @@ def build(settings: config.Experiment) -> tuple[Env, Agent]:
     """The environment and the agent of some settings, whose numbers may be tracers."""
     assert not settings.env.on_host
     env = make_env(settings.env)
-    return env, make_agent(settings.agent, env, settings.env.normalisation)
+    return env, make_agent(settings.agent, spec_of(env), settings.env.normalisation)
 
 
 Metrics = dict[str, Array]
