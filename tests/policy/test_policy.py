@@ -172,7 +172,9 @@ def test_sampling_draws_what_the_policy_says(result, observations):
 def logits_of(policy, obs):
     trained = policy._trained
     agent = agent_of(trained.settings, trained.codec.spec)
-    action_noise = jax.tree.map(lambda leaf: leaf[0], agent.policy.action_noise(jax.random.key(0), 1))
+    action_noise = jax.tree.map(
+        lambda leaf: leaf[0], agent.policy.action_noise(jax.random.key(0), 1)
+    )
     return agent.policy.act(trained.learner, (), jax.numpy.asarray(obs), action_noise)[1]
 
 

@@ -144,7 +144,7 @@ def _act_compiled(
     if sample:
         keys = jax.random.split(jax.random.key(number), len(obs))
         return agent.policy.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
-    return agent.policy.to_env(jax.vmap(partial(agent.mode, learner))(episode_state, obs))
+    return agent.policy.to_env(jax.vmap(partial(agent.policy.mode, learner))(episode_state, obs))
 
 
 def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -> Tree:
