@@ -959,7 +959,7 @@ FAULTS = [
     ),
     Fault(
         "loops/learn.py",
-        "learn.once",
+        "learn.update",
         "drop_call",
         "loops/test_learn.py",
         "test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with",
@@ -967,7 +967,7 @@ FAULTS = [
     ),
     Fault(
         "loops/learn.py",
-        "learn.once",
+        "learn.update",
         "drop_call",
         "loops/test_learn.py",
         "test_every_update_draws_for_itself",
@@ -979,7 +979,7 @@ FAULTS = [
         "replace",
         "reliability/test_determinism.py",
         "test_no_key_is_used_twice",
-        old="key_begin",
+        old="key_reset",
         new="key_step",
     ),
     Fault(
@@ -1031,7 +1031,7 @@ FAULTS = [
     ),
     Fault(
         "loops/guard.py",
-        "_biases",
+        "_sum_small_arrays",
         "flip_comparison",
         "reliability/test_guard.py",
         "test_the_right_tensor_and_step_are_named",
@@ -1051,7 +1051,7 @@ FAULTS = [
         "loops/test_host.py",
         "test_who_stops_early_leaves_nobody_behind",
         old="hand_over(Failure(A))",
-        new="done.put(Failure(A))",
+        new="acted.put(Failure(A))",
     ),
     Fault(
         "loops/host.py",
@@ -1071,7 +1071,7 @@ FAULTS = [
     ),
     Fault(
         "loops/host.py",
-        "stream_rollouts.each",
+        "stream_rollouts.act",
         "drop_argument",
         "loops/test_loops_agree.py",
         "test_the_loops_agree[a table, fresh]",
@@ -1115,7 +1115,7 @@ FAULTS = [
     ),
     Fault(
         "loops/host.py",
-        "stream_rollouts.each",
+        "stream_rollouts.act",
         "drop_statement",
         "loops/test_host.py",
         "test_side_by_side_all_that_is_acted_is_learned_from_in_order",

@@ -12,7 +12,7 @@ from ersac.agents.build import make_agent
 from ersac.algorithm import normalise, replay
 from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.loops.learn import learn
-from ersac.loops.rollout import draw_all_noise, env_keys, init_actor, of_envs, rollout
+from ersac.loops.rollout import draw_all_noise, env_keys, init_actor, rollout, vmap_envs
 from ersac.types import Learner, Trajectory
 
 SHAPE, ENVS, STEPS, GAMMA = (3,), 2, 4, 0.9
@@ -342,7 +342,9 @@ def turn(learner, actor, env_params, key):
     """Act a rollout and learn from it."""
     agent = make_agent(SETTINGS, spec_of(ENV), config.Normalise())
     act = lambda actor, noise: rollout(ENV, agent, env_params, learner, actor, noise)
-    actor, newest, _ = of_envs(ENV.envs, act)(actor, draw_all_noise(SETTINGS, agent, ENV.envs, key))
+    actor, newest, _ = vmap_envs(ENV.envs, act)(
+        actor, draw_all_noise(SETTINGS, agent, ENV.envs, key)
+    )
     return learn(agent, replay.on_policy(), learner, (), newest, key)[0], actor, newest
 
 

@@ -21,7 +21,7 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac.agents.base import Agent, BehaviourPolicy
+from ersac.agents.base import Agent, BehaviourPolicy, Metrics
 from ersac.algorithm import game, returns
 from ersac.algorithm.action_dist import ActionDist, take_action
 from ersac.algorithm.normalise import Normaliser
@@ -37,7 +37,6 @@ from ersac.uncertainty.hashed import observation_codes
 BATCH = "batch"  # name of the vmapped axis over the trajectories of an update
 CODE_BITS = 22  # bits of the hash by which `first_visit` compares observations
 INTRINSIC_DECAY = 0.99  # per update, of the running mean of the intrinsic reward
-Metrics = dict[str, Array]
 
 
 class CriticInputs(NamedTuple):

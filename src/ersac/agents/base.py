@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from ersac.types import Array, Key, Learner, Rng, Trajectory, Tree
 
+Metrics = dict[str, Array]
+
 
 class BehaviourPolicy(NamedTuple):
     """Pure functions that choose actions.
@@ -42,6 +44,6 @@ class Agent(NamedTuple):
     # learner, new rollouts [N, ...], each passed in once -> learner: updates counts and statistics
     observe: Callable[[Learner, Trajectory], Learner]
     # learner, batch [B, ...] -> (learner, priority [B], metrics): one gradient step
-    update: Callable[[Learner, Trajectory], tuple[Learner, Array, dict[str, Array]]]
+    update: Callable[[Learner, Trajectory], tuple[Learner, Array, Metrics]]
     # learner, obs, action -> the epistemic variance, for maps and pictures
     sigma2: Callable[[Learner, Array, Array], Array]

@@ -67,7 +67,7 @@ class Session:
 
     def on_nonfinite(self, seed_index: int, why: str) -> None:
         """Give up a seed whose numbers are bad, or the run if it is alone."""
-        from ersac.loops.device import raise_nonfinite
+        from ersac.loops.base import raise_nonfinite
 
         (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, why)
 
