@@ -687,7 +687,7 @@ FAULTS = [
     # agents
     Fault(
         "agents/boot_dqn.py",
-        "lag_now",
+        "target_lag",
         "flip_comparison",
         "agents/test_boot_dqn.py",
         "test_the_update_is_that_of_a_dense_agent_by_the_book",
@@ -701,7 +701,7 @@ FAULTS = [
     ),
     Fault(
         "agents/boot_dqn.py",
-        "remember",
+        "add_and_sample",
         "drop_term",
         "agents/test_boot_dqn.py",
         "test_what_is_replayed_is_drawn_evenly_from_what_is_held",
@@ -716,7 +716,7 @@ FAULTS = [
     ),
     Fault(
         "agents/boot_dqn.py",
-        "descend",
+        "take_step",
         "replace",
         "agents/test_boot_dqn.py",
         "test_on_vectors_the_update_is_the_books_with_momentum",
@@ -729,8 +729,8 @@ FAULTS = [
         "replace",
         "agents/test_boot_dqn.py",
         "test_environments_side_by_side_bring_a_gradient_step_each",
-        old="A.noise.lots[:, 0].reshape(-1)",
-        new="jnp.tile(A.noise.lots[0, 0], len(A.action))",
+        old="A.noise.replay_bits[:, 0].reshape(-1)",
+        new="jnp.tile(A.noise.replay_bits[0, 0], len(A.action))",
     ),
     Fault(
         "agents/actor_critic.py",

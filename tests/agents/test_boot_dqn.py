@@ -75,10 +75,10 @@ class Book:
         net = boot_dqn.QNetwork(
             self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions
         )
-        first, dense = boot_dqn.weights(net, rng)
+        first, dense = boot_dqn.init_weights(net, rng)
         first = first.reshape(ENV.n_states, self.settings.members, -1)
         members = [
-            [first[:, k], *(part[k] for part in net.cut(dense))]
+            [first[:, k], *(part[k] for part in net.split(dense))]
             for k in range(self.settings.members)
         ]
         return double(jax.tree.map(jnp.asarray, members))
@@ -125,7 +125,7 @@ class Book:
         self.added += 1
         if len(self.replay) < self.settings.least_replay:
             return
-        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.lots])
+        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.replay_bits])
 
     def learn(self, drawn):
         """One step of every member on a batch."""
@@ -185,7 +185,7 @@ def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
         t = double(steps(agent, seed))
         whole = jnp.arange(18, dtype=jnp.uint32)[None, None]
         t = t._replace(
-            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(lots=whole)
+            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(replay_bits=whole)
         )
         learner, _, _ = update(learner, t)
         book.update(t)
@@ -251,7 +251,7 @@ def test_the_newest_takes_the_place_of_the_oldest():
         t = steps(agent, seed, length)._replace(
             obs=int(memory.added) + jnp.arange(length + 1)[None]
         )
-        memory, drawn = boot_dqn.remember(
+        memory, drawn = boot_dqn.add_and_sample(
             memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32)
         )
         held = np.resize(memory.ring.obs[: memory.added], 16)
@@ -280,8 +280,8 @@ def test_what_is_replayed_is_drawn_evenly_from_what_is_held(before, held):
     fresh = boot_dqn.transitions(steps(agent, 0))._replace(
         obs=jnp.array([before % 12])
     )  # known by their slots, it too
-    lots = agent.noise(jax.random.key(0), 300).lots
-    drawn = jax.vmap(lambda lots: boot_dqn.remember(memory, fresh, lots)[1].obs)(lots)
+    lots = agent.noise(jax.random.key(0), 300).replay_bits
+    drawn = jax.vmap(lambda lots: boot_dqn.add_and_sample(memory, fresh, lots)[1].obs)(lots)
     counts = np.bincount(np.asarray(drawn).reshape(-1), minlength=12)
     assert not counts[held:].any()
     assert stats.chisquare(counts[:held]).pvalue > UNLIKELY
@@ -299,8 +299,8 @@ def test_weights_are_drawn_as_bsuite_draws_them():
     assert np.abs(draws).max() <= 2
     np.testing.assert_allclose(draws.std(), stats.truncnorm(-2, 2).std(), rtol=0.02)
     net = boot_dqn.QNetwork(6, (50, 50), 400, 2)
-    first, dense = boot_dqn.weights(net, np.random.default_rng(0))
-    bias, w2, b2, w3, b3 = net.cut(dense)
+    first, dense = boot_dqn.init_weights(net, np.random.default_rng(0))
+    bias, w2, b2, w3, b3 = net.split(dense)
     assert not any(part.any() for part in (bias, b2, b3))
     for part, inputs in ((first, 400), (w2, 50), (w3, 50)):
         np.testing.assert_allclose(part.std() * inputs**0.5, 0.88, rtol=0.1)
@@ -412,7 +412,7 @@ def test_environments_side_by_side_bring_a_gradient_step_each(float64):
         if seed < 2:  # too little to learn from
             np.testing.assert_array_equal(dense_values(agent, learner), start)
         elif seed < 12:  # the book is slow
-            for lots in t.noise.lots[:, 0]:
+            for lots in t.noise.replay_bits[:, 0]:
                 book.learn([held[int(lot) % len(held)] for lot in lots])
             assert learner.opt["time"] == book.updates == envs * (seed - 1)
             np.testing.assert_allclose(
@@ -430,7 +430,7 @@ def test_of_more_than_the_replay_holds_the_last_are_kept():
     memory = agent.init(np.random.default_rng(0)).memory
     for seed in range(2):
         fresh = boot_dqn.transitions(side_by_side(agent, seed, envs=4, length=2))
-        memory, drawn = boot_dqn.remember(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
+        memory, drawn = boot_dqn.add_and_sample(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
         slots = (8 * seed + np.arange(2, 8)) % 6
         np.testing.assert_array_equal(memory.ring.reward[slots], fresh.reward[2:])
         np.testing.assert_array_equal(drawn.reward, np.resize(memory.ring.reward, (16, 1)))
@@ -446,7 +446,7 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
         learner = agent.init(np.random.default_rng(0))
         for seed in range(5):
             t = side_by_side(agent, seed, 4, 2)
-            noise = t.noise._replace(lots=jnp.broadcast_to(whole, (4, 2, 16)))
+            noise = t.noise._replace(replay_bits=jnp.broadcast_to(whole, (4, 2, 16)))
             t = t._replace(reward=jnp.where(real > 0, t.reward, reward), mask=mask, noise=noise)
             learner, _, metrics = jax.jit(agent.update)(learner, t)
         return learner, metrics
