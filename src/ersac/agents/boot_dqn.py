@@ -1,4 +1,4 @@
-"""Bootstrapped DQN with randomised priors (Osband et al. 2018), with the semantics of bsuite's agent.
+"""Bootstrapped DQN with randomised priors (Osband et al. 2018), as in bsuite's TensorFlow agent.
 
 Members are Q-networks that share a replay and nothing else. Each has a prior that is not trained, a
 target network with the same prior, and a random mask of the transitions that it learns from. One
@@ -9,8 +9,8 @@ Where observations are arrays, the first layer is dense like the others, priors 
 target weights are a copy (`dense_layer`). Where they are integers, bsuite multiplies by a one-hot
 vector; here a row is looked up, so that a step costs the same at every depth (`lookup_layer`):
 
-- The first layer of all members is a table of rows. Its Adam equals bsuite's, except that a row does
-  not move by momentum while it is in no batch (see nets/tables.py).
+- The first layer of all members is a table of rows. Its Adam equals bsuite's, except that a row
+  does not move by momentum while it is in no batch (see nets/tables.py).
 - A prior is a fixed function of the state and evaluated once, before the first step.
 - The target's rows are not copied. Each row stores how far it has moved since the target was last
   refreshed, and the target's row is the difference (`with_target`). The layers above are small and
@@ -287,7 +287,10 @@ def add_and_sample(
 
 
 def td_loss(net: QNetwork, q: Array, target: Array, t: Transition) -> tuple[Array, Metrics]:
-    """Return the mean masked squared error, and metrics; q: [K, B, A] with priors, target: [K, B]."""
+    """Return the mean masked squared error, and metrics.
+
+    q: [K, B, A], with priors; target: [K, B].
+    """
     value = jnp.sum(q * jax.nn.one_hot(t.action, net.n_actions)[None], axis=-1)  # [K, B]
     error = t.mask.T * (value - target)
     loss = jnp.mean(jnp.square(error))
@@ -388,7 +391,7 @@ def observation_form(observations: Space) -> tuple[type, tuple[int, ...]]:
 
 
 def init_weights(net: QNetwork, rng: Rng) -> tuple[Any, Any]:
-    """Return every member's first layer [D, K H] and the vector of all others, drawn as in bsuite."""
+    """Return the members' first layer [D, K H] and the vector of all others, drawn as in bsuite."""
     bias, *layers = net.shapes
     above = [np.zeros(bias, np.float32)]
     for matrix, bias in zip(layers[::2], layers[1::2], strict=True):

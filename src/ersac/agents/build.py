@@ -38,8 +38,8 @@ from ersac.uncertainty.linear import bayesian_linear
 from ersac.uncertainty.posterior import posterior_ensemble
 from ersac.uncertainty.rnd import random_network_distillation
 
-# Gain of the last layer of policy and value: small, so that the initial policy is nearly uniform and
-# the initial values are nearly zero.
+# Gain of the last layer of policy and value: small, so that the initial policy is nearly uniform
+# and the initial values are nearly zero.
 HEAD_GAIN = 0.01
 # Correlation of the ReLU features of two orthogonal observations. A batch of N steps changes what
 # they share by N times the rate times this; above 2 that diverges.

@@ -1,4 +1,4 @@
-"""Detects non-finite numbers: the compiled loop returns sums, and the host finds the first bad one."""
+"""Detects non-finite numbers: the compiled loop returns sums, the host finds the first bad one."""
 
 from typing import NamedTuple
 
@@ -85,7 +85,7 @@ def find_nonfinite(
 
 
 def _first_nonfinite_step(bad: np.ndarray, steps: int) -> np.ndarray:
-    """Return the first bad step of each rollout [seeds, rollouts]; steps + 1 where there is none."""
+    """Return the first bad step of each rollout [seeds, rollouts]; steps + 1 where all are good."""
     if bad.ndim == 2:
         return np.where(bad, steps, steps + 1)
     return np.where(bad.any(axis=2), bad.argmax(axis=2), steps + 1)

@@ -199,7 +199,7 @@ def _act_step(
     r: Array,
     t: Array,
 ) -> ActionDraw:
-    """Return the actions of step t of rollout r, whose noise is in `action_noise` [R, N, T, ...]."""
+    """Return the actions of step t of rollout r; action_noise: [R, N, T, ...]."""
     agent, learner = _agent(settings, spec), unpack_arrays(actor_params)
     one = lambda episode_state, obs, action_noise: agent.policy.act(
         learner,

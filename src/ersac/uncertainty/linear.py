@@ -38,8 +38,8 @@ def bayesian_linear(
 
     `A = I / p^2 + sum phi phi^T / rho` is the posterior precision. phi are random tanh features of
     unit length, so sigma is `sigma_scale * p` everywhere before the first step. They have no
-    biases: orthogonal observations have nearly orthogonal features, and opposite observations are
-    not told apart.
+    biases: orthogonal observations have nearly orthogonal features, and opposite observations have
+    opposite features and so the same sigma.
 
     features: their number F; prior_scale: p; noise_variance: rho.
     """

@@ -1,4 +1,4 @@
-"""The ensemble's limit in closed form, for integer observations: samples of a Gaussian posterior."""
+"""The limit of the ensemble in closed form, for integers: samples of a Gaussian posterior."""
 
 from typing import NamedTuple
 
