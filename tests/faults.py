@@ -236,7 +236,7 @@ FAULTS = [
         "categorical",
         "drop_term",
         "agents/test_actor_critic.py",
-        "test_the_policy_is_sampled_as_it_says",
+        "test_actions_have_the_frequencies_of_log_mu",
     ),
     Fault(
         "algorithm/action_dist.py",
@@ -752,14 +752,14 @@ FAULTS = [
         "actor_critic_loss",
         "drop_mask",
         "agents/test_actor_critic.py",
-        "test_masked_steps_teach_nothing",
+        "test_masked_steps_have_no_influence",
     ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
         "drop_stop_gradient",
         "agents/test_actor_critic.py",
-        "test_values_move_towards_their_targets_and_targets_stand_still",
+        "test_values_have_the_gradient_of_their_errors_and_targets_none",
         near="error",
     ),
     Fault(
@@ -767,7 +767,7 @@ FAULTS = [
         "actor_critic_loss",
         "drop_mask",
         "agents/test_actor_critic.py",
-        "test_masked_steps_teach_nothing",
+        "test_masked_steps_have_no_influence",
         index=1,
     ),
     Fault(
@@ -871,7 +871,7 @@ FAULTS = [
         "clip_advantage",
         "drop_call",
         "agents/test_actor_critic.py",
-        "test_an_advantage_counts_up_to_its_limit",
+        "test_advantages_are_clipped_at_the_limit",
         near="clip",
     ),
     Fault(
