@@ -310,7 +310,7 @@ FAULTS = [
         "visit_counts.observe",
         "drop_mask",
         "uncertainty/test_uncertainty.py",
-        "test_counts_count_what_was_not_masked",
+        "test_counts_ignore_masked_steps",
     ),
     Fault(
         "uncertainty/posterior.py",
@@ -325,7 +325,7 @@ FAULTS = [
         "posterior_ensemble.observe",
         "replace",
         "uncertainty/test_posterior.py",
-        "test_the_order_and_the_cut_of_visits_are_immaterial",
+        "test_the_order_and_the_batching_of_visits_have_no_influence",
         old="visits[pair]",
         new="memory.visits[pair]",
     ),
@@ -355,14 +355,14 @@ FAULTS = [
         "random_network_distillation.sigma2",
         "drop_power",
         "uncertainty/test_rnd.py",
-        "test_at_first_all_is_unknown_whatever_the_unit",
+        "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
     ),
     Fault(
         "uncertainty/rnd.py",
         "random_network_distillation.squared_errors",
         "drop_call",
         "uncertainty/test_rnd.py",
-        "test_at_first_all_is_unknown_whatever_the_unit",
+        "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
         near="square",
     ),
     Fault(
@@ -392,7 +392,7 @@ FAULTS = [
         "observation_codes",
         "flip_comparison",
         "uncertainty/test_hashed.py",
-        "test_a_code_is_the_sides_of_the_planes_on_which_a_vector_lies",
+        "test_a_bit_is_the_sign_of_a_projection",
     ),
     Fault(
         "uncertainty/linear.py",
@@ -406,7 +406,7 @@ FAULTS = [
         "bayesian_linear.sigma2",
         "drop_call",
         "uncertainty/test_linear.py",
-        "test_at_first_all_is_unknown_whatever_the_unit",
+        "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
         near="square",
     ),
     Fault(
@@ -414,7 +414,7 @@ FAULTS = [
         "bayesian_linear.observe",
         "drop_where",
         "uncertainty/test_linear.py",
-        "test_masked_steps_are_not_there",
+        "test_masked_steps_have_no_influence_on_the_posterior",
     ),
     Fault(
         "uncertainty/linear.py",
@@ -435,14 +435,14 @@ FAULTS = [
         "unit_features",
         "drop_factor",
         "uncertainty/test_linear.py",
-        "test_at_first_all_is_unknown_whatever_the_unit",
+        "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
     ),
     Fault(
         "uncertainty/linear.py",
         "unit_features",
         "drop_term",
         "uncertainty/test_linear.py",
-        "test_at_first_all_is_unknown_whatever_the_unit",
+        "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
     ),
     Fault(
         "uncertainty/linear.py",
