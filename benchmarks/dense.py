@@ -17,10 +17,10 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents import build
-from ersac.agents.actor_critic import Running, actor_critic_loss, policy_logits
+from ersac.agents.actor_critic import RunningMeans, actor_critic_loss, policy_logits
 from ersac.agents.base import Agent
 from ersac.algorithm import replay
-from ersac.envs.base import Env
+from ersac.envs.base import Env, spec_of
 from ersac.envs.make import make_env
 from ersac.loops.learn import learn
 from ersac.loops.rollout import Actor, RolloutNoise, StepOutcomes, draw_noise, init_actor, rollout
@@ -56,7 +56,10 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
     assert settings.network == "table"
     assert not settings.normalise_advantages
     assert not settings.credit_early_ends
-    sparse, parts = build.make_agent(settings, env), build.make_parts(settings, env)
+    sparse, parts = (
+        build.make_agent(settings, spec_of(env)),
+        build.make_parts(settings, spec_of(env)),
+    )
     store = build.make_optimisers(settings, parts, 0.0).rows
     adam = optax.adam(settings.learning_rate, settings.b1, settings.b2)
     tau_adam = optax.adam(settings.risk.tau_learning_rate)
@@ -87,12 +90,12 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         # `visit_step` damps the rows, and agents with tables keep no running means.
         undamped, running = (
             dict.fromkeys(visit_rates, jnp.ones(settings.rollout)),
-            Running(jnp.zeros(()), jnp.zeros(())),
+            RunningMeans(jnp.zeros(()), jnp.zeros(())),
         )
 
         def total(
             dense: Tree, tables: Tree, log_tau: Array
-        ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
+        ) -> tuple[Array, tuple[Array, RunningMeans, dict[str, Array]]]:
             trajectory_loss = lambda t: actor_critic_loss(
                 settings,
                 parts,

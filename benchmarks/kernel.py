@@ -20,6 +20,7 @@ from numba import njit
 
 from ersac import config
 from ersac.agents import build
+from ersac.envs.base import spec_of
 from ersac.envs.make import make_env
 from ersac.types import Learner
 
@@ -164,7 +165,10 @@ def make_constants(settings: config.ActorCritic, depth: int, dtype: type) -> Con
 def init_state(settings: config.Experiment, dtype: type = np.float32) -> State:
     """The initial state of the library's run with the same settings and seed."""
     env = make_env(settings.env)
-    agent, parts = build.make_agent(settings.agent, env), build.make_parts(settings.agent, env)
+    agent, parts = (
+        build.make_agent(settings.agent, spec_of(env)),
+        build.make_parts(settings.agent, spec_of(env)),
+    )
     store = build.make_optimisers(settings.agent, parts, 0.0).rows
     learner: Learner = agent.init(np.random.default_rng(settings.run.seed))
     tables, dense = store.unpack(np.asarray(learner.params.rows)), learner.params.dense

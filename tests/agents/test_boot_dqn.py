@@ -12,7 +12,7 @@ from ersac import api, config
 from ersac.agents import boot_dqn
 from ersac.agents.build import make_agent
 from ersac.config.presets import PRESETS
-from ersac.envs.base import Box, Discrete, Env, Spec
+from ersac.envs.base import Box, Discrete, Env, Spec, spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops import device, host
 from ersac.loops.rollout import init_actor, interact
@@ -27,7 +27,7 @@ UNLIKELY = 1e-4  # a p-value that a right program does not come below; the draws
 
 def make(**changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
-    return settings, make_agent(settings, ENV)
+    return settings, make_agent(settings, spec_of(ENV))
 
 
 def steps(agent, seed: int, length: int = 1) -> Trajectory:
@@ -54,7 +54,7 @@ def double(tree):
 def all_values(agent, learner, members: int = 3):
     """Q of every state, action and member [S, A, K], as each would act on it."""
     one = lambda obs: jnp.stack(
-        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+        [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
     return jax.jit(jax.vmap(one))(STATES)
 
@@ -75,10 +75,10 @@ class Book:
         net = boot_dqn.QNetwork(
             self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions
         )
-        first, dense = boot_dqn.weights(net, rng)
+        first, dense = boot_dqn.init_weights(net, rng)
         first = first.reshape(ENV.n_states, self.settings.members, -1)
         members = [
-            [first[:, k], *(part[k] for part in net.cut(dense))]
+            [first[:, k], *(part[k] for part in net.split(dense))]
             for k in range(self.settings.members)
         ]
         return double(jax.tree.map(jnp.asarray, members))
@@ -125,7 +125,7 @@ class Book:
         self.added += 1
         if len(self.replay) < self.settings.least_replay:
             return
-        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.lots])
+        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.replay_bits])
 
     def learn(self, drawn):
         """One step of every member on a batch."""
@@ -185,7 +185,7 @@ def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
         t = double(steps(agent, seed))
         whole = jnp.arange(18, dtype=jnp.uint32)[None, None]
         t = t._replace(
-            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(lots=whole)
+            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(replay_bits=whole)
         )
         learner, _, _ = update(learner, t)
         book.update(t)
@@ -200,7 +200,7 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
 
     def one(actor, number):
         action_noise, after = (
-            agent.action_noise(jax.random.fold_in(key, number), 1)[0],
+            agent.policy.action_noise(jax.random.fold_in(key, number), 1)[0],
             jax.random.fold_in(key, 1000 + number),
         )
         following, step = interact(ENV, agent, env_params, learner, actor, action_noise, after)
@@ -219,13 +219,13 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
     # the index stays, what it stands for has learned: it acts on the values of now
     later, _, _ = jax.jit(agent.update)(learner, steps(agent, 0, length=6))
     assert not np.allclose(
-        agent.act(later, 2, 4, 0.5)[1], agent.act(learner, 2, 4, 0.5)[1], atol=1e-6
+        agent.policy.act(later, 2, 4, 0.5)[1], agent.policy.act(learner, 2, 4, 0.5)[1], atol=1e-6
     )
 
 
 def test_every_member_is_as_likely_to_act():
     _, agent = make(members=10)
-    heads = jax.vmap(lambda key: agent.init_episode(None, key))(
+    heads = jax.vmap(lambda key: agent.policy.init_episode(None, key))(
         jax.random.split(jax.random.key(0), 20_000)
     )
     assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
@@ -235,12 +235,12 @@ def test_ties_are_broken_evenly_and_the_policy_says_so():
     _, agent = make()
     learner = jax.tree.map(jnp.zeros_like, agent.init(np.random.default_rng(0)))
     uniform = (jnp.arange(1000) + 0.5) / 1000
-    action, q = jax.vmap(lambda u: agent.act(learner, 0, 0, u))(uniform)
+    action, q = jax.vmap(lambda u: agent.policy.act(learner, 0, 0, u))(uniform)
     assert np.bincount(action).tolist() == [500, 500]
-    np.testing.assert_allclose(agent.log_mu(q, action), -np.log(2), rtol=1e-6)
-    np.testing.assert_allclose(agent.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
+    np.testing.assert_allclose(agent.policy.log_mu(q, action), -np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(agent.policy.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
     assert not np.isfinite(
-        agent.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
+        agent.policy.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
     ).any()  # which the guard sees
 
 
@@ -251,7 +251,7 @@ def test_the_newest_takes_the_place_of_the_oldest():
         t = steps(agent, seed, length)._replace(
             obs=int(memory.added) + jnp.arange(length + 1)[None]
         )
-        memory, drawn = boot_dqn.remember(
+        memory, drawn = boot_dqn.add_and_sample(
             memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32)
         )
         held = np.resize(memory.ring.obs[: memory.added], 16)
@@ -280,8 +280,8 @@ def test_what_is_replayed_is_drawn_evenly_from_what_is_held(before, held):
     fresh = boot_dqn.transitions(steps(agent, 0))._replace(
         obs=jnp.array([before % 12])
     )  # known by their slots, it too
-    lots = agent.noise(jax.random.key(0), 300).lots
-    drawn = jax.vmap(lambda lots: boot_dqn.remember(memory, fresh, lots)[1].obs)(lots)
+    lots = agent.noise(jax.random.key(0), 300).replay_bits
+    drawn = jax.vmap(lambda lots: boot_dqn.add_and_sample(memory, fresh, lots)[1].obs)(lots)
     counts = np.bincount(np.asarray(drawn).reshape(-1), minlength=12)
     assert not counts[held:].any()
     assert stats.chisquare(counts[:held]).pvalue > UNLIKELY
@@ -299,8 +299,8 @@ def test_weights_are_drawn_as_bsuite_draws_them():
     assert np.abs(draws).max() <= 2
     np.testing.assert_allclose(draws.std(), stats.truncnorm(-2, 2).std(), rtol=0.02)
     net = boot_dqn.QNetwork(6, (50, 50), 400, 2)
-    first, dense = boot_dqn.weights(net, np.random.default_rng(0))
-    bias, w2, b2, w3, b3 = net.cut(dense)
+    first, dense = boot_dqn.init_weights(net, np.random.default_rng(0))
+    bias, w2, b2, w3, b3 = net.split(dense)
     assert not any(part.any() for part in (bias, b2, b3))
     for part, inputs in ((first, 400), (w2, 50), (w3, 50)):
         np.testing.assert_allclose(part.std() * inputs**0.5, 0.88, rtol=0.1)
@@ -315,7 +315,7 @@ def one_hot(depth: int, envs: int = 1) -> Env:
 
 def make_dense(envs: int = 1, seen: config.Normalise = config.NO_NORMALISATION, **changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
-    return settings, make_agent(settings, one_hot(3, envs), seen)
+    return settings, make_agent(settings, spec_of(one_hot(3, envs)), seen)
 
 
 def as_vectors(t: Trajectory) -> Trajectory:
@@ -331,7 +331,7 @@ def side_by_side(agent, seed: int, envs: int, length: int = 1) -> Trajectory:
 def dense_values(agent, learner, members: int = 3):
     """Those of `all_values`, at one-hot vectors."""
     one = lambda obs: jnp.stack(
-        [agent.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
+        [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
     return jax.jit(jax.vmap(one))(jnp.eye(ENV.n_states))
 
@@ -412,7 +412,7 @@ def test_environments_side_by_side_bring_a_gradient_step_each(float64):
         if seed < 2:  # too little to learn from
             np.testing.assert_array_equal(dense_values(agent, learner), start)
         elif seed < 12:  # the book is slow
-            for lots in t.noise.lots[:, 0]:
+            for lots in t.noise.replay_bits[:, 0]:
                 book.learn([held[int(lot) % len(held)] for lot in lots])
             assert learner.opt["time"] == book.updates == envs * (seed - 1)
             np.testing.assert_allclose(
@@ -430,7 +430,7 @@ def test_of_more_than_the_replay_holds_the_last_are_kept():
     memory = agent.init(np.random.default_rng(0)).memory
     for seed in range(2):
         fresh = boot_dqn.transitions(side_by_side(agent, seed, envs=4, length=2))
-        memory, drawn = boot_dqn.remember(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
+        memory, drawn = boot_dqn.add_and_sample(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
         slots = (8 * seed + np.arange(2, 8)) % 6
         np.testing.assert_array_equal(memory.ring.reward[slots], fresh.reward[2:])
         np.testing.assert_array_equal(drawn.reward, np.resize(memory.ring.reward, (16, 1)))
@@ -446,7 +446,7 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
         learner = agent.init(np.random.default_rng(0))
         for seed in range(5):
             t = side_by_side(agent, seed, 4, 2)
-            noise = t.noise._replace(lots=jnp.broadcast_to(whole, (4, 2, 16)))
+            noise = t.noise._replace(replay_bits=jnp.broadcast_to(whole, (4, 2, 16)))
             t = t._replace(reward=jnp.where(real > 0, t.reward, reward), mask=mask, noise=noise)
             learner, _, metrics = jax.jit(agent.update)(learner, t)
         return learner, metrics
@@ -473,8 +473,8 @@ def test_units_do_not_matter_through_the_lens():
             t = side_by_side(agent, seed, 4, 2)
             t = t._replace(obs=unit * t.obs + 3 * unit, reward=pay * t.reward)
             learner, _, _ = jax.jit(agent.update)(agent.observe(learner, t), t)
-        actor_params = agent.actor_params(learner)
-        return agent.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
+        actor_params = agent.policy.actor_params(learner)
+        return agent.policy.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
 
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
@@ -494,16 +494,16 @@ def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     assert ring.obs.shape == ring.next_obs.shape == (12, 3, 2, 2)
     assert ring.obs.dtype == ring.next_obs.dtype == np.uint8
     image = jnp.arange(12, dtype=jnp.uint8).reshape(3, 2, 2)
-    q = agent.act(learner, 0, image, 0.5)[1]
+    q = agent.policy.act(learner, 0, image, 0.5)[1]
     assert q.shape == (4,)
-    assert not np.allclose(q, agent.act(learner, 0, image[::-1], 0.5)[1])
+    assert not np.allclose(q, agent.policy.act(learner, 0, image[::-1], 0.5)[1])
 
 
 def test_continuous_actions_are_refused_in_one_line():
     spec = Spec("pushed", Box((2,)), Box((1,), low=(-1.0,), high=(1.0,)), 1)
     with pytest.raises(
         config.SettingsError,
-        match=r"^boot-dqn needs actions that can be counted; those of pushed are continuous$",
+        match=r"^boot-dqn needs discrete actions; those of pushed are continuous$",
     ):
         make_agent(PRESETS["boot-dqn"], spec)
 

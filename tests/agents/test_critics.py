@@ -1,4 +1,4 @@
-"""Three critics, one game: what those that know every action say of K, and how the policy climbs with it."""
+"""The critics that know all actions: their estimates of K, and the policy gradient that follows."""
 
 import itertools
 from functools import partial
@@ -9,11 +9,11 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import config
-from ersac.agents import critics
+from ersac.agents import actor_critic, critics
 from ersac.algorithm import action_dist, game, risk
 from ersac.types import Trajectory
 
-LAYERS, WIDTH, ACTIONS = 3, 2, 2  # as tests/test_gradient.py: few enough to enumerate
+LAYERS, WIDTH, ACTIONS = 3, 2, 2  # few enough to enumerate, as in test_gradient.py
 STATES = LAYERS * WIDTH
 
 
@@ -32,7 +32,7 @@ def drawn(float64):
 
 
 def test_the_natural_gradient_vanishes_at_the_boltzmann_policy(drawn):
-    """And there alone."""
+    """It vanishes nowhere else."""
     k, logits, tau = drawn
     boltzmann = jax.nn.log_softmax(k / tau)
     np.testing.assert_allclose(NATURAL(k, boltzmann, tau, 1e9), 0, atol=1e-13)
@@ -41,7 +41,7 @@ def test_the_natural_gradient_vanishes_at_the_boltzmann_policy(drawn):
 
 
 def test_the_natural_gradient_is_fishers_inverse_times_the_gradient(drawn):
-    """Of `sum_a pi K + tau H` at one state, in units of tau; logits that differ by a constant are the same policy."""
+    """Of `sum_a pi K + tau H` at one state, divided by tau, up to a constant in the logits."""
     k, logits, tau = drawn
 
     def objective(logits, k):
@@ -49,13 +49,13 @@ def test_the_natural_gradient_is_fishers_inverse_times_the_gradient(drawn):
         return jnp.sum(jnp.exp(log_pi) * k) + tau * game.entropy(log_pi)
 
     gradient = jax.jit(jax.vmap(jax.grad(objective)))(logits, k)
-    climb = NATURAL(k, jax.nn.log_softmax(logits), tau, 1e9)
+    direction = NATURAL(k, jax.nn.log_softmax(logits), tau, 1e9)
     for state in range(len(k)):
         pi = np.asarray(jax.nn.softmax(logits[state]))
         fisher = np.diag(pi) - np.outer(pi, pi)
         natural = np.linalg.pinv(fisher) @ np.asarray(gradient[state]) / tau
         np.testing.assert_allclose(
-            climb[state] - climb[state].mean(), natural - natural.mean(), atol=1e-10
+            direction[state] - direction[state].mean(), natural - natural.mean(), atol=1e-10
         )
 
 
@@ -69,8 +69,8 @@ def test_an_action_counts_down_to_its_limit(drawn):
 
 
 @partial(jax.jit, static_argnums=0)
-def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array]:
-    """A trajectory through states with three actions, seen with rho = 1; and sigma2 of every action [T+1, A]."""
+def make_inputs(seed: int, log_tau, predicted=None) -> tuple[actor_critic.CriticInputs, jax.Array]:
+    """Inputs of an on-policy trajectory with three actions (rho = 1), and sigma2 [T+1, A]."""
     steps = 6
     rng = np.random.default_rng(seed)
     tau, attitude = jnp.exp(log_tau), risk.risk_seeking()
@@ -86,34 +86,35 @@ def view(seed: int, log_tau, told=None) -> tuple[critics.CriticInputs, jax.Array
     t = Trajectory(
         jnp.arange(steps + 1), action, reward, discount, ones, log_mu, jnp.zeros((steps, 0))
     )
-    told = jnp.asarray(rng.normal(size=(steps + 1, 3))) if told is None else told
+    if predicted is None:
+        predicted = jnp.asarray(rng.normal(size=(steps + 1, 3)))
     bonuses = attitude.bonus(sigma2, tau)
-    bonus, weight, nothing = (
+    bonus, weight, zero = (
         action_dist.take_action(bonuses[:-1], action),
         attitude.weight(tau),
         jnp.zeros(()),
     )
-    return critics.CriticInputs(
+    return actor_critic.CriticInputs(
         t,
         logits,
         policy.log_pi(logits),
         log_mu,
         entropy,
-        told,
+        predicted,
         bonus,
         bonuses,
         weight,
         ones,
-        nothing,
-        nothing,
+        zero,
+        zero,
     ), sigma2
 
 
-def with_logits(v: critics.CriticInputs, logits) -> critics.CriticInputs:
-    """The same trajectory under another policy, with all that follows from its logits."""
+def with_logits(inputs: actor_critic.CriticInputs, logits) -> actor_critic.CriticInputs:
+    """The same trajectory under another policy."""
     policy = action_dist.categorical(logits.shape[-1])
-    log_pi_a = policy.log_prob(logits[:-1], v.t.action)
-    return v._replace(
+    log_pi_a = policy.log_prob(logits[:-1], inputs.t.action)
+    return inputs._replace(
         logits=logits,
         log_pi=policy.log_pi(logits),
         log_pi_a=log_pi_a,
@@ -121,14 +122,15 @@ def with_logits(v: critics.CriticInputs, logits) -> critics.CriticInputs:
     )
 
 
-JUDGE_EVERY = jax.jit(critics.estimate_all_actions, static_argnums=0)
+ALL_ACTIONS = jax.jit(critics.estimate_all_actions, static_argnums=0)
 SETTINGS = config.ActorCritic(critic="all-actions", gamma=0.9, lam=1.0, advantage_limit=1e9)
 
 
-def climbed(normalise_advantages: bool, tau: float) -> np.ndarray:
-    """Where the sampled critic sends the logits of a state that both arms were drawn at five times each.
+def logit_gradient(normalise_advantages: bool, tau: float) -> np.ndarray:
+    """The logit gradient of the sampled critic at a state where two arms were drawn 5 times each.
 
-    The first pays 1 two times in five, the second 0.6 three times in five; the critic knows the mean.
+    The first pays 1 in two of five draws, the second 0.6 in three of five; the critic predicts the
+    mean.
     """
     logits = jnp.zeros((10, 2, 2))
     action = jnp.repeat(jnp.arange(2), 5)[:, None]
@@ -141,56 +143,72 @@ def climbed(normalise_advantages: bool, tau: float) -> np.ndarray:
     def payoff(logits, action, reward):
         log_pi, one = policy.log_prob(logits[:-1], action), jnp.ones(1)
         t = Trajectory(jnp.zeros(2, int), action, reward, 0 * one, one, log_pi, jnp.zeros((1, 0)))
-        told, bonuses = jnp.full((2, 1), 0.38), jnp.zeros((2, 2))
-        of_policy, nothing = (
+        predicted, bonuses = jnp.full((2, 1), 0.38), jnp.zeros((2, 2))
+        policy_inputs, zero = (
             (logits, policy.log_pi(logits), log_pi, policy.entropy(logits)),
             jnp.zeros(()),
         )
-        v = critics.CriticInputs(
-            t, *of_policy, told, bonuses[:-1, 0], bonuses, jnp.asarray(tau), one, nothing, nothing
+        inputs = actor_critic.CriticInputs(
+            t,
+            *policy_inputs,
+            predicted,
+            bonuses[:-1, 0],
+            bonuses,
+            jnp.asarray(tau),
+            one,
+            zero,
+            zero,
         )
-        estimates = critics.estimate_sampled(settings, v)
+        estimates = actor_critic.estimate_sampled(settings, inputs)
         return (estimates.payoff / estimates.advantage_scale)[0]
 
-    every = jax.vmap(payoff, axis_name=critics.BATCH)
+    every = jax.vmap(payoff, axis_name=actor_critic.BATCH)
     return np.asarray(
         jax.jit(jax.grad(lambda logits: every(logits, action, reward).mean()))(logits).sum((0, 1))
     )
 
 
 def test_what_an_action_pays_counts_and_not_how_often_it_does(float64):
-    """In units of a small tau every advantage is clipped, and the arm that pays more often is taken for the one that pays more."""
+    """With a small tau as scale all advantages are clipped, and only their signs matter.
+
+    The gradient then prefers the arm that pays more often; normalised, the arm that pays more.
+    """
     towards_the_first, towards_the_second = (
-        np.sign(climbed(normalise_advantages, 1e-3)[0]) for normalise_advantages in (True, False)
+        np.sign(logit_gradient(normalise_advantages, 1e-3)[0])
+        for normalise_advantages in (True, False)
     )
     assert (towards_the_first, towards_the_second) == (1, -1)
 
 
 def test_a_spread_is_over_the_batch_and_only_changes_the_unit(float64):
-    """The gradient of the mean reward is 0.04 / 4 towards the better arm; the advantages' root mean square is known too."""
+    """The gradient is that of the mean reward, 0.04 / 4, divided by the RMS of the advantages."""
     advantages = np.array([0.62, 0.62, *[-0.38] * 3, *[0.22] * 3, -0.38, -0.38])
     np.testing.assert_allclose(
-        climbed(True, 1e-3)[0], 0.01 / np.sqrt(np.mean(advantages**2)), rtol=1e-12
+        logit_gradient(True, 1e-3)[0], 0.01 / np.sqrt(np.mean(advantages**2)), rtol=1e-12
     )
-    np.testing.assert_array_equal(climbed(True, 1.0), climbed(False, 1.0))  # where tau is above it
+    np.testing.assert_array_equal(
+        logit_gradient(True, 1.0), logit_gradient(False, 1.0)
+    )  # where tau exceeds the RMS
 
 
 def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
-    """What was never tried may be worth a thousand taus. The sampled part is the same whatever the bonus is."""
+    """The gradient through a bonus of thousands of tau is clipped as an advantage is."""
     settings = config.override(SETTINGS, advantage_limit=5.0, lam=0.0)
 
     @jax.jit
-    def climbed(scale):
-        v, _ = view(3, jnp.log(0.4))
-        v = v._replace(
+    def logit_gradient(scale):
+        inputs, _ = make_inputs(3, jnp.log(0.4))
+        inputs = inputs._replace(
             bonuses=jnp.zeros((7, 3)).at[0, 1].set(scale)
-        )  # of an action in the first state, where nobody bootstraps from
+        )  # of an action in the first state, which no step bootstraps from
         return jax.grad(
-            lambda logits: critics.estimate_expected(settings, with_logits(v, logits)).payoff.sum()
-        )(v.logits)[0]
+            lambda logits: critics.estimate_expected(
+                settings, with_logits(inputs, logits)
+            ).payoff.sum()
+        )(inputs.logits)[0]
 
-    none, huge, larger = (np.asarray(climbed(scale)) for scale in (0.0, 1e4, 1e5))
-    pi = np.asarray(jax.nn.softmax(view(3, jnp.log(0.4))[0].logits[0]))
+    none, huge, larger = (np.asarray(logit_gradient(scale)) for scale in (0.0, 1e4, 1e5))
+    pi = np.asarray(jax.nn.softmax(make_inputs(3, jnp.log(0.4))[0].logits[0]))
     above = 5.0 * 0.4 * np.array([-1, 1, -1])
     np.testing.assert_allclose(huge - none, pi * (above - pi @ above), atol=1e-10)
     np.testing.assert_allclose(huge, larger, atol=1e-10)
@@ -198,71 +216,85 @@ def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
 
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_what_was_never_tried_is_worth_its_bonus_before_it_is(float64, lam):
-    """The step into a state that holds it is judged by it, though something else is done there, and though the critic says nothing yet."""
-    v, _ = view(4, jnp.log(0.4), jnp.zeros((7, 3)))
-    untried = jnp.where(v.t.action[1] == 0, 1, 0)
+    """The bonus of an untried action is in the target of the step before its state.
+
+    That holds though another action was taken there and though the critic predicts zero.
+    """
+    inputs, _ = make_inputs(4, jnp.log(0.4), jnp.zeros((7, 3)))
+    untried = jnp.where(inputs.t.action[1] == 0, 1, 0)
     settings = config.override(SETTINGS, lam=lam)
     of = lambda bonus: (
         critics.estimate_expected(
-            settings, v._replace(bonuses=jnp.zeros((7, 3)).at[1, untried].set(bonus))
+            settings, inputs._replace(bonuses=jnp.zeros((7, 3)).at[1, untried].set(bonus))
         ).error
     )
-    pi = jax.nn.softmax(v.logits[1])[untried]
+    pi = jax.nn.softmax(inputs.logits[1])[untried]
     np.testing.assert_allclose(of(2.0)[0] - of(0.0)[0], 0.9 * pi * 2.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("judge", [critics.estimate_all_actions, critics.estimate_expected])
-def test_tau_plays_against_the_mean_over_actions(float64, judge):
-    """d payoff / d log tau is tau (H - sum_a pi sigma2 / (2 tau^2)) at every step: the equation after e-pol-grad, over all actions."""
+@pytest.mark.parametrize("estimate", [critics.estimate_all_actions, critics.estimate_expected])
+def test_tau_plays_against_the_mean_over_actions(float64, estimate):
+    """d payoff / d log tau is `tau (H - sum_a pi sigma2 / (2 tau^2))` at every step.
+
+    This is the equation after [e-pol-grad], averaged over all actions.
+    """
     log_tau = jnp.log(0.4)
-    got = jax.jit(jax.jacobian(lambda log_tau: judge(SETTINGS, view(1, log_tau)[0]).payoff))(
-        log_tau
-    )
-    v, sigma2 = view(1, log_tau)
-    pi = np.asarray(jax.nn.softmax(v.logits))[:-1]
+    gradient = jax.jit(
+        jax.jacobian(lambda log_tau: estimate(SETTINGS, make_inputs(1, log_tau)[0]).payoff)
+    )(log_tau)
+    inputs, sigma2 = make_inputs(1, log_tau)
+    pi = np.asarray(jax.nn.softmax(inputs.logits))[:-1]
     entropy = -np.sum(pi * np.log(pi), axis=-1)
     np.testing.assert_allclose(
-        got,
+        gradient,
         0.4 * (entropy - np.sum(pi * np.asarray(sigma2)[:-1], axis=-1) / (2 * 0.4**2)),
         atol=1e-12,
     )
 
 
 def test_the_policy_climbs_by_the_natural_gradient_and_by_nothing_else(float64):
-    """In units of the weight, with K as the head and today's bonus say; the last state, which nobody acted at, does not move."""
-    v, _ = view(2, jnp.log(0.4))
-    got = jax.jit(
+    """K is prediction plus current bonus; the last state, without an action, has no gradient."""
+    inputs, _ = make_inputs(2, jnp.log(0.4))
+    gradient = jax.jit(
         jax.grad(
             lambda logits: critics.estimate_all_actions(
-                SETTINGS, with_logits(v, logits)
+                SETTINGS, with_logits(inputs, logits)
             ).payoff.sum()
         )
-    )(v.logits)
-    climb = NATURAL(v.bonuses + v.predicted, jax.nn.log_softmax(v.logits), v.weight, 1e9)
-    np.testing.assert_allclose(got[:-1], 0.4 * climb[:-1], atol=1e-12)
-    assert not got[-1].any()
+    )(inputs.logits)
+    direction = NATURAL(
+        inputs.bonuses + inputs.predicted, jax.nn.log_softmax(inputs.logits), inputs.weight, 1e9
+    )
+    np.testing.assert_allclose(gradient[:-1], 0.4 * direction[:-1], atol=1e-12)
+    assert not gradient[-1].any()
 
 
 def test_a_target_is_the_return_with_the_exact_entropies_and_bonuses_of_later_steps(float64):
-    """At lambda 1, on-policy, where the head says the same of all actions of a state: no step's own bonus, and no entropy of its own."""
+    """At lambda 1, on-policy, with a head that predicts the same for all actions of a state.
+
+    The bonus and the entropy of the step itself are not in its target.
+    """
     same = jnp.broadcast_to(jnp.asarray(np.random.default_rng(5).normal(size=(7, 1))), (7, 3))
-    v, _ = view(3, jnp.log(0.4), same)
-    estimates = JUDGE_EVERY(SETTINGS, v)
-    pi = np.asarray(jax.nn.softmax(v.logits))
-    later = np.sum(pi * (np.asarray(v.bonuses) - 0.4 * np.log(pi)), axis=-1)  # [T+1]
+    inputs, _ = make_inputs(3, jnp.log(0.4), same)
+    estimates = ALL_ACTIONS(SETTINGS, inputs)
+    pi = np.asarray(jax.nn.softmax(inputs.logits))
+    later = np.sum(pi * (np.asarray(inputs.bonuses) - 0.4 * np.log(pi)), axis=-1)  # [T+1]
     following, wanted = float(later[-1] + same[-1, 0]), []
     for t in reversed(range(6)):
-        wanted.insert(0, float(v.t.reward[t]) + 0.9 * float(v.t.discount[t]) * following)
+        wanted.insert(0, float(inputs.t.reward[t]) + 0.9 * float(inputs.t.discount[t]) * following)
         following = later[t] + wanted[0]
     np.testing.assert_allclose(estimates.predicted + estimates.error, wanted, atol=1e-12)
     np.testing.assert_array_equal(estimates.predicted, same[:-1, 0])
 
 
 def test_the_mean_target_is_k_whatever_the_head_says(float64):
-    """[e-kpi] by backward induction, less the bonus: over every trajectory of a tiny layered MDP, from each of its first pairs."""
+    """The mean over all trajectories of a small layered MDP, from each first state and action.
+
+    The exact K minus bonus is computed by backward induction [e-kpi].
+    """
     rng, tau = np.random.default_rng(7), 0.4
-    reward, told, sigma2, logits = (rng.normal(size=(STATES, ACTIONS)) for _ in range(4))
-    follow = rng.dirichlet(np.ones(WIDTH), (STATES, ACTIONS))
+    reward, predicted, sigma2, logits = (rng.normal(size=(STATES, ACTIONS)) for _ in range(4))
+    transition = rng.dirichlet(np.ones(WIDTH), (STATES, ACTIONS))
     bonus, log_pi = (
         np.square(sigma2) / (2 * tau),
         np.asarray(jax.nn.log_softmax(jnp.asarray(logits))),
@@ -270,12 +302,12 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
     pi, j = np.exp(log_pi), np.zeros(WIDTH)
     for layer in reversed(range(LAYERS)):
         states = slice(layer * WIDTH, (layer + 1) * WIDTH)
-        rest = reward[states] + follow[states] @ j  # K less bonus
+        rest = reward[states] + transition[states] @ j  # K minus bonus
         j = np.sum(pi[states] * (rest + bonus[states] - tau * log_pi[states]), axis=-1)
 
     steps = list(itertools.product(*([range(ACTIONS), range(WIDTH)] * LAYERS)))[
         ::WIDTH
-    ]  # where the last step leads is immaterial
+    ]  # the last next state has no influence
     actions, states = np.array(steps)[:, ::2], np.array(steps)[:, 1::2]
 
     def target(first, action, after):
@@ -291,74 +323,76 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
             zeros[:, None],
         )
         of = lambda table: jnp.asarray(table)[obs]
-        entropy, nothing = -jnp.sum(jnp.exp(of(log_pi)) * of(log_pi), axis=-1), jnp.zeros(())
-        v = critics.CriticInputs(
+        entropy, zero = -jnp.sum(jnp.exp(of(log_pi)) * of(log_pi), axis=-1), jnp.zeros(())
+        inputs = actor_critic.CriticInputs(
             t,
             of(logits),
             of(log_pi),
             zeros,
             entropy,
-            of(told),
+            of(predicted),
             zeros,
             of(bonus),
             jnp.asarray(tau),
             ones,
-            nothing,
-            nothing,
+            zero,
+            zero,
         )
-        estimates = critics.estimate_all_actions(config.override(SETTINGS, gamma=1.0), v)
+        estimates = critics.estimate_all_actions(config.override(SETTINGS, gamma=1.0), inputs)
         return (estimates.predicted + estimates.error)[0]
 
     for first in range(WIDTH):
-        got = np.asarray(
+        gradient = np.asarray(
             jax.jit(jax.vmap(lambda a, z, first=first: target(first, a, z)))(actions, states)
         )
         second, third = WIDTH + states[:, 0], 2 * WIDTH + states[:, 1]
-        action_noise = follow[first, actions[:, 0], states[:, 0]] * pi[second, actions[:, 1]]
-        action_noise *= follow[second, actions[:, 1], states[:, 1]] * pi[third, actions[:, 2]]
+        probability = transition[first, actions[:, 0], states[:, 0]] * pi[second, actions[:, 1]]
+        probability *= transition[second, actions[:, 1], states[:, 1]] * pi[third, actions[:, 2]]
         for action in range(ACTIONS):
-            mine = actions[:, 0] == action
-            assert action_noise[mine].sum() == pytest.approx(1, abs=1e-12)
+            chosen = actions[:, 0] == action
+            assert probability[chosen].sum() == pytest.approx(1, abs=1e-12)
             np.testing.assert_allclose(
-                action_noise[mine] @ got[mine], rest[first, action], atol=1e-12
+                probability[chosen] @ gradient[chosen], rest[first, action], atol=1e-12
             )
 
 
 def test_what_was_never_done_has_its_bonus(float64):
-    """The critic of the action taken does not see it; that of every action goes there."""
-    v, _ = view(4, jnp.log(0.4), jnp.zeros((7, 3)))
-    other = (v.t.action[0] + 1) % 3
-    tempted = v._replace(bonuses=v.bonuses.at[0, other].add(5.0))
-    payoff = lambda judge: lambda logits, v: judge(SETTINGS, with_logits(v, logits)).payoff.sum()
-    sampled, every = (
-        jax.jit(jax.grad(payoff(judge)))
-        for judge in (critics.estimate_sampled, critics.estimate_all_actions)
+    """The sampled critic ignores the bonus of an action not taken; all-actions follows it."""
+    inputs, _ = make_inputs(4, jnp.log(0.4), jnp.zeros((7, 3)))
+    other = (inputs.t.action[0] + 1) % 3
+    tempted = inputs._replace(bonuses=inputs.bonuses.at[0, other].add(5.0))
+    payoff = lambda estimate: (
+        lambda logits, inputs: estimate(SETTINGS, with_logits(inputs, logits)).payoff.sum()
     )
-    np.testing.assert_array_equal(sampled(v.logits, tempted), sampled(v.logits, v))
-    assert every(v.logits, tempted)[0, other] > every(v.logits, v)[0, other] + 1
+    sampled, every = (
+        jax.jit(jax.grad(payoff(estimate)))
+        for estimate in (actor_critic.estimate_sampled, critics.estimate_all_actions)
+    )
+    np.testing.assert_array_equal(sampled(inputs.logits, tempted), sampled(inputs.logits, inputs))
+    assert every(inputs.logits, tempted)[0, other] > every(inputs.logits, inputs)[0, other] + 1
 
 
-def undecided(
+def estimate_uniform(
     settings,
-    judge,
-    told,
+    estimate,
+    predicted,
     discount,
     mask,
     *,
-    forgone=0.0,
+    credit=0.0,
     running=0.0,
     reward=0.0,
     tau=0.3,
     bonus=0.2,
 ):
-    """What a critic makes of steps [T] at one place with three actions, all alike to the policy and of one bonus."""
+    """Estimates of steps [T] at one state, with a uniform policy and three equal bonuses."""
     steps, policy, action = len(mask), action_dist.categorical(3), jnp.arange(len(mask)) % 3
     logits, reward = jnp.zeros((steps + 1, 3)), jnp.broadcast_to(reward, (steps,))
     log_pi_a = policy.log_prob(logits[:-1], action)
     t = Trajectory(
         jnp.zeros(steps + 1, int), action, reward, discount, mask, log_pi_a, jnp.zeros((steps, 0))
     )
-    of_policy = logits, policy.log_pi(logits), log_pi_a, policy.entropy(logits)
+    policy_inputs = logits, policy.log_pi(logits), log_pi_a, policy.entropy(logits)
     bonuses = jnp.full((steps + 1, 3), bonus)
     numbers = (
         bonuses[:-1, 0],
@@ -366,36 +400,45 @@ def undecided(
         jnp.asarray(tau),
         mask,
         jnp.asarray(running),
-        jnp.asarray(forgone),
+        jnp.asarray(credit),
     )
-    return judge(settings, critics.CriticInputs(t, *of_policy, told, *numbers))
+    return estimate(settings, actor_critic.CriticInputs(t, *policy_inputs, predicted, *numbers))
 
 
-# With what each of the three tells of a state, if its J is given, and bonus and weighted entropy of a step there: J, or the rest of it.
+# Critics, and what their heads predict for a state with value J and an intrinsic reward per step.
 CRITICS = [
-    pytest.param(critics.estimate_sampled, lambda j, extra: jnp.full((5, 1), j), id="sampled"),
     pytest.param(
-        critics.estimate_expected, lambda j, extra: jnp.full((5, 1), j - extra), id="expected"
+        actor_critic.estimate_sampled, lambda j, intrinsic: jnp.full((5, 1), j), id="sampled"
     ),
     pytest.param(
-        critics.estimate_all_actions, lambda j, extra: jnp.full((5, 3), j - extra), id="every"
+        critics.estimate_expected,
+        lambda j, intrinsic: jnp.full((5, 1), j - intrinsic),
+        id="expected",
+    ),
+    pytest.param(
+        critics.estimate_all_actions,
+        lambda j, intrinsic: jnp.full((5, 3), j - intrinsic),
+        id="every",
     ),
 ]
 
 
-@pytest.mark.parametrize(("judge", "told"), CRITICS)
+@pytest.mark.parametrize(("estimate", "predict"), CRITICS)
 @pytest.mark.parametrize("lam", [0.0, 0.8])
 def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(
-    float64, judge, told, lam
+    float64, estimate, predict, lam
 ):
-    """The fake step after a truncation has discount 0 and mask 0. What comes before an end sees the credit as it sees any reward."""
+    """The fake step after a truncation has discount 0 and mask 0.
+
+    Steps before an end get the credit as they get any reward.
+    """
     discount, mask = jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.asarray([1.0, 1.0, 1.0, 0.0])
     settings = lambda credit_early_ends: config.ActorCritic(
         credit_early_ends=credit_early_ends, gamma=0.9, lam=lam
     )
-    error = lambda credit_early_ends, forgone: (
-        undecided(
-            settings(credit_early_ends), judge, told(2.0, 0.5), discount, mask, forgone=forgone
+    error = lambda credit_early_ends, credit: (
+        estimate_uniform(
+            settings(credit_early_ends), estimate, predict(2.0, 0.5), discount, mask, credit=credit
         ).error
     )
     np.testing.assert_allclose(
@@ -404,51 +447,59 @@ def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(
     np.testing.assert_array_equal(error(False, 7.0), error(True, 0.0))
 
 
-@pytest.mark.parametrize(("judge", "told"), CRITICS)
+@pytest.mark.parametrize(("estimate", "predict"), CRITICS)
 def test_an_end_that_is_credited_all_it_forgoes_forfeits_neither_bonus_nor_entropy(
-    float64, judge, told
+    float64, estimate, predict
 ):
-    """Where no step pays, a place is worth its bonus and entropy for ever, whether its episodes end or not; else to last pays."""
-    extra, gamma, mask = 0.2 + 0.3 * np.log(3), 0.9, jnp.ones(4)
+    """Without rewards, J is the discounted sum of bonus and entropy, whether episodes end or not.
+
+    Without the credit, long episodes have a higher value.
+    """
+    intrinsic, gamma, mask = 0.2 + 0.3 * np.log(3), 0.9, jnp.ones(4)
     settings = lambda credit_early_ends: config.ActorCritic(
         credit_early_ends=credit_early_ends, gamma=gamma
     )
-    j, forgone = extra / (1 - gamma), gamma * extra / (1 - gamma)
+    j, credit = intrinsic / (1 - gamma), gamma * intrinsic / (1 - gamma)
     for discount in (jnp.asarray([1.0, 0.0, 1.0, 0.0]), jnp.ones(4)):
         np.testing.assert_allclose(
-            undecided(settings(True), judge, told(j, extra), discount, mask, forgone=forgone).error,
+            estimate_uniform(
+                settings(True), estimate, predict(j, intrinsic), discount, mask, credit=credit
+            ).error,
             0,
             atol=1e-14,
         )
-    forfeited = undecided(
+    forfeited = estimate_uniform(
         settings(False),
-        judge,
-        told(j, extra),
+        estimate,
+        predict(j, intrinsic),
         jnp.asarray([1.0, 0.0, 1.0, 1.0]),
         mask,
-        forgone=forgone,
+        credit=credit,
     ).error
-    np.testing.assert_allclose(forfeited[1], -forgone, rtol=1e-12)
+    np.testing.assert_allclose(forfeited[1], -credit, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("judge", "told"), CRITICS[:2])
+@pytest.mark.parametrize(("estimate", "predict"), CRITICS[:2])
 @pytest.mark.parametrize("share", [0.25, 1.0])
 @pytest.mark.parametrize("tau", [1e-3, 0.3, 4.0])
 @pytest.mark.parametrize("running", [0.0, 1e-4, 90.0])
 def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mean_square(
-    float64, judge, told, share, tau, running
+    float64, estimate, predict, share, tau, running
 ):
-    """That of the batch's real steps, or the running one. Every step ends an episode, so that an advantage is what it pays, less J."""
+    """The RMS is that of the unmasked steps of the batch, or the running one.
+
+    Every step ends an episode, so that its advantage is its reward minus J.
+    """
     reward = jnp.asarray([[1.0, -2.0, 0.5, 0.0], [3.0, 0.1, 0.2, 8.0]])
     mask = jnp.asarray([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
     settings = config.ActorCritic(
         normalise_advantages=True, spread_share=share, advantage_limit=2.0
     )
     one = lambda settings: (
-        lambda reward, mask: undecided(
+        lambda reward, mask: estimate_uniform(
             settings,
-            judge,
-            told(0.4, tau * np.log(3)),
+            estimate,
+            predict(0.4, tau * np.log(3)),
             jnp.zeros(4),
             mask,
             running=running,
@@ -457,14 +508,16 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
             bonus=0.0,
         )
     )
-    over_batch = lambda settings: jax.vmap(one(settings), axis_name=critics.BATCH)(reward, mask)
+    over_batch = lambda settings: jax.vmap(one(settings), axis_name=actor_critic.BATCH)(
+        reward, mask
+    )
     estimates, square = (
         over_batch(settings),
         np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4)),
     )
     unit = max(tau, share * np.sqrt(max(square, running)))
-    np.testing.assert_allclose(estimates.square, np.full(2, square), rtol=1e-12)
+    np.testing.assert_allclose(estimates.advantage_square, np.full(2, square), rtol=1e-12)
     np.testing.assert_allclose(estimates.advantage_scale, np.full(2, unit), rtol=1e-12)
     in_weights = over_batch(config.override(settings, normalise_advantages=False))
     np.testing.assert_array_equal(in_weights.advantage_scale, np.full(2, tau))
-    np.testing.assert_array_equal(in_weights.square, np.zeros(2))
+    np.testing.assert_array_equal(in_weights.advantage_square, np.zeros(2))

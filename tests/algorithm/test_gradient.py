@@ -138,7 +138,7 @@ def sampled_and_exact(
     s = config.override(learner_settings, lam=lam)
     parts = make_parts(s, SPEC)
     optimisers = make_optimisers(s, parts, 0.0)
-    learner = ac.init_actor_critic(s, parts, optimisers, 0.3, np.random.default_rng(seed))
+    learner = ac.init_actor_critic(parts, optimisers, 0.3, np.random.default_rng(seed))
     learner = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), learner)
     rng = np.random.default_rng(seed + 1)
     stir = lambda x: x + 0.5 * rng.normal(size=x.shape)
@@ -177,7 +177,7 @@ def sampled_and_exact(
         rows = jax.tree.map(lambda table: table[t.obs], tables)
         undamped, running = (
             dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)),
-            ac.Running(jnp.zeros(()), jnp.zeros(())),
+            ac.RunningMeans(jnp.zeros(()), jnp.zeros(())),
         )
         return ac.actor_critic_loss(
             s, parts, Params(dense, rows), log_tau, memory, t, undamped, running

@@ -10,9 +10,9 @@ from jax import numpy as jnp
 from ersac import config
 from ersac.agents.build import make_agent
 from ersac.algorithm import normalise, replay
-from ersac.envs.base import Box, Discrete, Env, Step
+from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.loops.learn import learn
-from ersac.loops.rollout import draw_all_noise, env_keys, init_actor, of_envs, rollout
+from ersac.loops.rollout import draw_all_noise, env_keys, init_actor, rollout, vmap_envs
 from ersac.types import Learner, Trajectory
 
 SHAPE, ENVS, STEPS, GAMMA = (3,), 2, 4, 0.9
@@ -340,9 +340,11 @@ SETTINGS = config.ActorCritic(
 @jax.jit
 def turn(learner, actor, env_params, key):
     """Act a rollout and learn from it."""
-    agent = make_agent(SETTINGS, ENV, config.Normalise())
+    agent = make_agent(SETTINGS, spec_of(ENV), config.Normalise())
     act = lambda actor, noise: rollout(ENV, agent, env_params, learner, actor, noise)
-    actor, newest, _ = of_envs(ENV.envs, act)(actor, draw_all_noise(SETTINGS, agent, ENV.envs, key))
+    actor, newest, _ = vmap_envs(ENV.envs, act)(
+        actor, draw_all_noise(SETTINGS, agent, ENV.envs, key)
+    )
     return learn(agent, replay.on_policy(), learner, (), newest, key)[0], actor, newest
 
 
@@ -350,7 +352,7 @@ def trained(obs_unit: float, reward_unit: float) -> tuple[Learner, Trajectory]:
     """Return a learner in double precision after some rollouts, and all of the rollouts."""
     env_params, agent = (
         jnp.array([obs_unit, reward_unit]),
-        make_agent(SETTINGS, ENV, config.Normalise()),
+        make_agent(SETTINGS, spec_of(ENV), config.Normalise()),
     )
     learner = jax.tree.map(
         lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x,

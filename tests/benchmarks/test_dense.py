@@ -8,6 +8,7 @@ from benchmarks import dense
 from ersac import config
 from ersac.agents import build
 from ersac.config.presets import TABLE_PRESETS
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.types import Trajectory
 
@@ -53,12 +54,11 @@ def learner_after_updates(agent):
 
 
 def test_dense_updates_are_sparse_updates(float64):
-    chosen = settings(
-        b1=0.0
-    )  # with momentum, rows that are not visited still move in the dense agent
-    store = build.make_optimisers(chosen, build.make_parts(chosen, ENV), 0.0).rows
+    # With momentum, rows that are not visited still move in the dense agent.
+    chosen = settings(b1=0.0)
+    store = build.make_optimisers(chosen, build.make_parts(chosen, spec_of(ENV)), 0.0).rows
     ours, theirs = (
-        learner_after_updates(build.make_agent(chosen, ENV)),
+        learner_after_updates(build.make_agent(chosen, spec_of(ENV))),
         learner_after_updates(dense.dense_agent(chosen, ENV)),
     )
     first = dense.dense_agent(chosen, ENV).init(np.random.default_rng(0))

@@ -10,6 +10,7 @@ from benchmarks import kernel
 from ersac import api
 from ersac.agents import build
 from ersac.analysis import scores
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import action_map
 from ersac.envs.make import make_env
 from ersac.types import Trajectory
@@ -45,7 +46,10 @@ def draw_steps(rng: np.random.Generator) -> kernel.Steps:
 def library_learner(trajectories: list[kernel.Steps]):
     """The library's learner after an update on each trajectory, in float64, and its tables."""
     env = make_env(SETTINGS.env)
-    agent, parts = build.make_agent(SETTINGS.agent, env), build.make_parts(SETTINGS.agent, env)
+    agent, parts = (
+        build.make_agent(SETTINGS.agent, spec_of(env)),
+        build.make_parts(SETTINGS.agent, spec_of(env)),
+    )
     store = build.make_optimisers(SETTINGS.agent, parts, 0.0).rows
     double = lambda x: (
         jnp.asarray(x, jnp.float64)

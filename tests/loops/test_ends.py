@@ -9,7 +9,7 @@ from jax import numpy as jnp
 
 from ersac import api, config
 from ersac.agents.build import make_agent, make_normaliser
-from ersac.envs.base import Discrete, Env, Step
+from ersac.envs.base import Discrete, Env, Step, spec_of
 from ersac.loops import device
 
 LIMIT, GAMMA, ALPHA = 20, 0.9, 0.4
@@ -85,10 +85,10 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     )
     chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
-    normaliser = make_normaliser(settings.agent, gate(), config.NO_NORMALISATION)
+    normaliser = make_normaliser(settings.agent, spec_of(gate()), config.NO_NORMALISATION)
     forgone = float(normaliser.lost_steps(learner.memory.normaliser))
     assert forgone > 2 if credit_early_ends else forgone == 0
-    _, logits = make_agent(settings.agent, gate()).act(
+    _, logits = make_agent(settings.agent, spec_of(gate())).policy.act(
         learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)
     )
     to_leave = float(jax.nn.softmax(logits)[0])

@@ -13,6 +13,7 @@ from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_agent, make_buffer, make_optimisers, make_parts
 from ersac.algorithm import replay
 from ersac.algorithm.replay import MIN_PRIORITY
+from ersac.envs.base import spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.loops.learn import learn
 from ersac.loops.rollout import Actor, draw_noise, init_actor, rollout
@@ -40,7 +41,7 @@ class State(NamedTuple):
 
 @jax.jit
 def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
-    agent = make_agent(FRESH, ENV)
+    agent = make_agent(FRESH, spec_of(ENV))
     actor, t, _ = rollout(ENV, agent, WORLD, learner, actor, draw_noise(FRESH, agent, key))
     return actor, jax.tree.map(lambda x: x[None], t)  # of one environment
 
@@ -56,7 +57,12 @@ def learned(
 ):
     settings = config.override(static, **numbers)
     return learn(
-        make_agent(settings, ENV), make_buffer(settings), learner, buffer_state, newest, key
+        make_agent(settings, spec_of(ENV)),
+        make_buffer(settings),
+        learner,
+        buffer_state,
+        newest,
+        key,
     )
 
 
@@ -71,10 +77,10 @@ def step(static: config.ActorCritic, numbers: dict, state: State, key) -> tuple[
 
 def start(settings: config.ActorCritic) -> State:
     """In double precision."""
-    learner = make_agent(settings, ENV).init(np.random.default_rng(0))
+    learner = make_agent(settings, spec_of(ENV)).init(np.random.default_rng(0))
     double = lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x
     learner = jax.tree.map(double, learner)
-    actor = init_actor(ENV, make_agent(settings, ENV), WORLD, learner, jax.random.key(0))
+    actor = init_actor(ENV, make_agent(settings, spec_of(ENV)), WORLD, learner, jax.random.key(0))
     _, example = jax.eval_shape(act, learner, actor, jax.random.key(0))
     return State(
         learner,
@@ -94,7 +100,7 @@ def test_what_is_eaten_once_is_observed_and_learned_from(float64):
 
     @jax.jit
     def updated(lam, learner, t):
-        agent = make_agent(config.override(FRESH, lam=lam), ENV)
+        agent = make_agent(config.override(FRESH, lam=lam), spec_of(ENV))
         return agent.update(agent.observe(learner, t), t)
 
     theirs, _, told = updated(0.8, learner, t)
@@ -120,7 +126,7 @@ def error_by_hand(
     settings: config.ActorCritic, learner: Learner, t: Trajectory
 ) -> tuple[float, np.ndarray]:
     """The mean absolute V-trace error of a trajectory [Espeholt et al. 2018, eq. 1] under the policy now, and its ratios."""
-    parts = make_parts(settings, ENV)
+    parts = make_parts(settings, spec_of(ENV))
     rows = make_optimisers(settings, parts, 0.0).rows.look_up(learner.params.rows, t.obs)
     dense, tau = learner.params.dense, np.exp(float(learner.log_tau))
     features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)
@@ -146,7 +152,7 @@ def error_by_hand(
 def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with(float64):
     """The priority that a replayed rollout is given is its V-trace error, by hand: with min(1, pi now / mu), mu as it was stored."""
     settings = config.override(REPLAY, offline_fraction=1.0)
-    agent, buffer = make_agent(settings, ENV), make_buffer(settings)
+    agent, buffer = make_agent(settings, spec_of(ENV)), make_buffer(settings)
     observe, push, draw = jax.jit(agent.observe), jax.jit(buffer.push), jax.jit(buffer.draw)
     state, ages, corrected = start(REPLAY), [], []
     for number in range(12):
@@ -177,7 +183,9 @@ def test_every_update_draws_for_itself():
     numbered = lambda number: Trajectory(*[jnp.full(3, number, jnp.float32)] * 6, nothing)
     buffer = replay.prioritised(50, 1, 40, 1.0, 1.0)
     tell = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
-    counter = make_agent(FRESH, ENV)._replace(observe=lambda learner, t: learner + 1, update=tell)
+    counter = make_agent(FRESH, spec_of(ENV))._replace(
+        observe=lambda learner, t: learner + 1, update=tell
+    )
     alone = lambda number: jax.tree.map(lambda x: x[None], numbered(number))
     ring, push = buffer.init(numbered(0)), jax.jit(buffer.push)
     for number in range(49):

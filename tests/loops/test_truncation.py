@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from ersac import api, config
 from ersac.agents.build import make_optimisers, make_parts
-from ersac.envs.base import Box, Discrete, Env, Step
+from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.loops import device, host
 
 GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 150
@@ -53,7 +53,7 @@ def endless(observations) -> Env:
 def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner) -> np.ndarray:
     """What the critic says of every place, in units of the environment."""
     parts, obs = (
-        make_parts(settings.agent, env, seen),
+        make_parts(settings.agent, spec_of(env), seen),
         jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES)),
     )
     looked_up = make_optimisers(settings.agent, parts, 0.0).rows.look_up(learner.params.rows, obs)

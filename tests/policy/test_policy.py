@@ -171,8 +171,10 @@ def test_samples_follow_the_policys_probabilities(result, observations):
 def logits_of(policy, obs):
     trained = policy._trained
     agent = agent_of(trained.settings, trained.codec.spec)
-    action_noise = jax.tree.map(lambda leaf: leaf[0], agent.action_noise(jax.random.key(0), 1))
-    return agent.act(trained.learner, (), jax.numpy.asarray(obs), action_noise)[1]
+    action_noise = jax.tree.map(
+        lambda leaf: leaf[0], agent.policy.action_noise(jax.random.key(0), 1)
+    )
+    return agent.policy.act(trained.learner, (), jax.numpy.asarray(obs), action_noise)[1]
 
 
 def test_frames_are_stacked_within_the_callers_episode(observations):

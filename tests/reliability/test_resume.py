@@ -15,6 +15,7 @@ from ersac import api, cli, config
 from ersac.config import SettingsError, rollouts_per_chunk
 from ersac.config.presets import PRESETS
 from ersac.loops import device, devices
+from ersac.loops.base import ChunkOutput, EpisodeSteps
 from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir, seal
 from ersac.runs.recorder import Recorder
 
@@ -433,11 +434,11 @@ def test_a_recorder_comes_back_as_it_was():
     rng, recorder = np.random.default_rng(0), Recorder(settings)
     for _ in range(30):
         ended = rng.random((2, 2, 4)) < 0.4
-        episodes = device.EpisodeSteps(
+        episodes = EpisodeSteps(
             ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32)
         )
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
-        recorder.add(device.Chunk(episodes, metrics, None, 0.1))
+        recorder.add(ChunkOutput(episodes, metrics, None, 0.1))
         recorder.add_map_snapshot(
             recorder.make_map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
         )
@@ -461,9 +462,7 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     recorder = Recorder(settings)
     while not recorder.is_finished():
         recorder.add(
-            device.Chunk(
-                device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1
-            )
+            ChunkOutput(EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1)
         )
     (stats,) = Recorder.from_state(settings, recorder.state()).episode_stats()
     assert (recorder.steps, stats.steps.tolist(), len(stats.goals)) == (32, [8, 16, 24], 3)
@@ -471,9 +470,7 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     recorder = Recorder(deep_sea)
     ended = (np.arange(15) % 5 == 4).reshape(1, 3, 1, 5)
     metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
-    recorder.add(
-        device.Chunk(device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1)
-    )
+    recorder.add(ChunkOutput(EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
     recorder.add_map_snapshot(
         recorder.make_map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32))
     )

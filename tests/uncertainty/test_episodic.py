@@ -1,4 +1,4 @@
-"""First visits in an episode, by a loop that cannot be wrong."""
+"""First visits in an episode, compared with a Python loop."""
 
 import jax
 import numpy as np
@@ -8,16 +8,16 @@ from jax import numpy as jnp
 
 from ersac.uncertainty.episodic import first_visits
 
-STEPS = 24  # always as many: compiled once
+STEPS = 24  # a fixed length: compiled once
 found = jax.jit(first_visits)
 
 
 def by_hand(codes: list[int], ended: list[bool]) -> list[float]:
-    told, met = [], set()
+    visits, met = [], set()
     for code, last in zip(codes, ended, strict=True):
-        told.append(float(code not in met))
+        visits.append(float(code not in met))
         met = set() if last else met | {code}
-    return told
+    return visits
 
 
 @settings(deadline=None)
@@ -26,8 +26,8 @@ def by_hand(codes: list[int], ended: list[bool]) -> list[float]:
     st.lists(st.sampled_from([True, False, False, False, False]), min_size=STEPS, max_size=STEPS),
 )
 def test_first_visits_are_those_of_a_loop(codes, ended):
-    told = found(jnp.array(codes), jnp.array(1 - np.float32(ended)))
-    np.testing.assert_array_equal(told, by_hand(codes, ended))
+    visits = found(jnp.array(codes), jnp.array(1 - np.float32(ended)))
+    np.testing.assert_array_equal(visits, by_hand(codes, ended))
 
 
 def test_an_episode_forgets_the_one_before_it_and_not_its_own_last_step():
@@ -36,19 +36,19 @@ def test_an_episode_forgets_the_one_before_it_and_not_its_own_last_step():
 
 
 def test_a_time_limit_is_an_end_by_its_fake_step():
-    """The last real step has discount 1; the fake one after it, discount 0, is still of the old."""
+    """The last real step has discount 1; the fake step after it belongs to the old episode."""
     codes, discount = jnp.array([1, 2, 3, 1, 3]), jnp.array([1.0, 1.0, 0.0, 1.0, 1.0])
     np.testing.assert_array_equal(first_visits(codes, discount), [1, 1, 1, 1, 1])
     np.testing.assert_array_equal(first_visits(codes, jnp.ones(5)), [1, 1, 1, 0, 0])
 
 
 def test_large_codes_stay_apart():
-    """Neighbours that single precision would take for one."""
+    """Neighbouring integers that are equal in single precision."""
     codes = jnp.array([2**25, 2**25 + 1, 2**25])
     np.testing.assert_array_equal(first_visits(codes, jnp.ones(3)), [1, 1, 0])
 
 
 def test_each_rollout_of_a_batch_by_itself():
     codes = jnp.array([[1, 2, 1], [1, 1, 1]])
-    told = jax.vmap(first_visits)(codes, jnp.ones((2, 3)))
-    np.testing.assert_array_equal(told, [[1, 1, 0], [1, 0, 0]])
+    visits = jax.vmap(first_visits)(codes, jnp.ones((2, 3)))
+    np.testing.assert_array_equal(visits, [[1, 1, 0], [1, 0, 0]])

@@ -1,4 +1,4 @@
-"""Hashed counts: exact where no codes collide; bits collide as often as the angle says."""
+"""Hashed counts: exact where no codes collide; bits collide with the probability of the angle."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from ersac.uncertainty.hashed import hashed_counts, observation_codes
 
 STATES, ACTIONS, BITS, SCALE = 12, 3, 14, 0.5
 HASHED = hashed_counts(STATES, ACTIONS, BITS, SCALE)
-NOTHING = (Params({}, {}), jnp.zeros(0))  # parameters and features, of which it has no use
+NOTHING = (Params({}, {}), jnp.zeros(0))  # parameters and features, which are not used
 EYE = jnp.eye(STATES)
 
 
@@ -20,7 +20,7 @@ def started():
 
 
 def rollouts(steps: int = 40, rollouts: int = 3) -> Trajectory:
-    """Of integers [B, T], with some fake steps."""
+    """Rollouts of integer observations [B, T], with some fake steps."""
     rng = np.random.default_rng(1)
     shape = (rollouts, steps)
     zeros = jnp.zeros(shape)
@@ -42,7 +42,7 @@ def test_counts_are_exact_where_no_codes_collide():
     count = exact.observe(jnp.asarray(exact.init(np.random.default_rng(0))[1]), t)
     known = HASHED.observe(HASHED.observe(known, one_hot(t)), one_hot(t))
     np.testing.assert_array_equal(known.visits[codes], 2 * count)
-    assert known.visits.sum() == 2 * t.mask.sum()  # and nothing was counted anywhere else
+    assert known.visits.sum() == 2 * t.mask.sum()  # no other code was counted
     for action in range(ACTIONS):
         params, features = NOTHING
         found = HASHED.sigma2(params, known, EYE, features, jnp.full(STATES, action))
@@ -71,20 +71,20 @@ def test_a_masked_step_and_the_last_observation_are_not_counted():
     np.testing.assert_array_equal(visits, expected)
 
 
-def test_a_code_is_the_sides_of_the_planes_on_which_a_vector_lies():
+def test_a_bit_is_the_sign_of_a_projection():
     rng = np.random.default_rng(3)
     matrix, obs = rng.normal(size=(5, 22)), rng.normal(size=(2, 50, 5))
     expected = ((obs @ matrix > 0) * 2 ** np.arange(22)).sum(-1)
-    told = lambda x: np.asarray(observation_codes(jnp.float32(matrix), jnp.float32(x)))
-    np.testing.assert_array_equal(told(obs), expected)
-    np.testing.assert_array_equal(told(7 * obs), expected)  # no lengths
-    np.testing.assert_array_equal(told(-obs), 2**22 - 1 - expected)  # opposite in every bit
-    assert told(np.zeros(5)) == 0
+    codes_of = lambda x: np.asarray(observation_codes(jnp.float32(matrix), jnp.float32(x)))
+    np.testing.assert_array_equal(codes_of(obs), expected)
+    np.testing.assert_array_equal(codes_of(7 * obs), expected)  # the length has no influence
+    np.testing.assert_array_equal(codes_of(-obs), 2**22 - 1 - expected)  # every bit is flipped
+    assert codes_of(np.zeros(5)) == 0
 
 
 @pytest.mark.parametrize("angle", [0.1, 0.5, 1.0, 3.0])
-def test_bits_are_shared_as_often_as_the_angle_says(angle):
-    """1 - angle / pi (Charikar 2002), within four standard errors."""
+def test_bits_collide_with_the_probability_of_the_angle(angle):
+    """The share is 1 - angle / pi (Charikar 2002), within four standard errors."""
     bits, draws = 20, 2000
     pair = np.float32([[1, 0, 0], [np.cos(angle), np.sin(angle), 0]])
     matrices = jnp.asarray(np.random.default_rng(4).normal(size=(draws, 3, bits)), jnp.float32)
@@ -102,4 +102,4 @@ def test_nothing_is_trained():
     np.testing.assert_array_equal(loss, np.zeros(40))
     assert known.directions.shape == (STATES, BITS)
     again = HASHED.init(np.random.default_rng(1))[1].directions
-    assert not np.array_equal(known.directions, again)  # each seed has its own
+    assert not np.array_equal(known.directions, again)  # directions differ by seed

@@ -1,4 +1,4 @@
-"""Random network distillation: all is unknown at first, in any unit, and only what was seen becomes known."""
+"""Random network distillation: sigma is constant at first and falls where it is trained."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ HEAD = heads.mirrored_mlp(SPACE, (256,), ACTIONS * OUTPUTS, upper_share=0.1)
 RND = random_network_distillation(
     HEAD, heads.random_features(SPACE, 256, ACTIONS * OUTPUTS, 1.0), ACTIONS, OUTPUTS, SCALE
 )
-FEATURES = jnp.zeros(0)  # it has a network of its own
+FEATURES = jnp.zeros(0)  # the head has its own network
 sigma2 = jax.jit(
     lambda params, fixed, obs, action: RND.sigma2(params, fixed, obs, FEATURES, action)
 )
@@ -35,8 +35,8 @@ def steps(obs: jax.Array, action: int) -> Trajectory:
 
 
 @jax.jit
-def taught(params: Params, fixed, t: Trajectory) -> Params:
-    """Plain descent, many steps, on what was seen: a loss is a sum over outputs, each with a tangent kernel of 1."""
+def train(params: Params, fixed, t: Trajectory) -> Params:
+    """Gradient descent with many steps on these observations."""
     loss = lambda dense: jnp.mean(RND.loss(Params(dense, {}), fixed, t.obs, FEATURES, t))
     descend = lambda _, dense: jax.tree.map(
         lambda x, slope: x - slope, dense, jax.grad(loss)(dense)
@@ -44,26 +44,30 @@ def taught(params: Params, fixed, t: Trajectory) -> Params:
     return Params(jax.lax.fori_loop(0, 2000, descend, params.dense), {})
 
 
-@pytest.mark.parametrize("unit", [0.0, 1e-4, 1.0, 1e4])
-def test_at_first_all_is_unknown_whatever_the_unit(unit):
-    """Sampling error: of a mean of squares of so many normal draws; an observation of zeros is no exception."""
+@pytest.mark.parametrize("obs_scale", [0.0, 1e-4, 1.0, 1e4])
+def test_sigma_is_that_of_the_prior_at_first_for_any_scale(obs_scale):
+    """Up to the sampling error of a mean of squares; also at an observation of zeros."""
     params, fixed = started()
     for action in range(ACTIONS):
-        found = sigma2(params, fixed, unit * around(1.0), jnp.full(64, action))
+        found = sigma2(params, fixed, obs_scale * around(1.0), jnp.full(64, action))
         np.testing.assert_allclose(found, SCALE**2, rtol=5 * np.sqrt(2 / OUTPUTS))
 
 
-def test_only_what_was_seen_becomes_known_and_nothing_moves_the_target():
+def test_sigma_falls_only_where_it_is_trained_and_the_target_is_fixed():
     params, fixed = started()
-    here, far, first = around([2.0, 0.0, 0.0]), around([-2.0, 3.0, 1.0]), jnp.zeros(64, jnp.int32)
+    visited, far, first = (
+        around([2.0, 0.0, 0.0]),
+        around([-2.0, 3.0, 1.0]),
+        jnp.zeros(64, jnp.int32),
+    )
     before = jax.tree.map(np.array, fixed)
-    params = taught(params, fixed, steps(here, 0))
-    assert sigma2(params, fixed, here, first).max() < 0.1 * SCALE**2
+    params = train(params, fixed, steps(visited, 0))
+    assert sigma2(params, fixed, visited, first).max() < 0.1 * SCALE**2
     assert sigma2(params, fixed, far, first).min() > 0.5 * SCALE**2
     assert (
-        sigma2(params, fixed, here, first + 1).min() > 0.5 * SCALE**2
-    )  # the other action was not tried
-    jax.tree.map(np.testing.assert_array_equal, before, RND.observe(fixed, steps(here, 0)))
+        sigma2(params, fixed, visited, first + 1).min() > 0.5 * SCALE**2
+    )  # the other action was not taken
+    jax.tree.map(np.testing.assert_array_equal, before, RND.observe(fixed, steps(visited, 0)))
 
 
 def test_no_gradient_through_sigma_nor_into_the_target():

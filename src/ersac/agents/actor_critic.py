@@ -1,4 +1,15 @@
-"""Epistemic-risk-seeking actor-critic: Algorithm 1 [a-kac]; with another attitude to risk, its baselines."""
+"""The epistemic-risk-seeking actor-critic (ERSAC), Algorithm 1 [a-kac], and its baselines.
+
+This file follows the algorithm from top to bottom:
+
+    forward pass, bonus, three losses    actor_critic_loss
+    targets for J and K, payoff          estimate_sampled, estimate_advantages
+    gradient step of both players        update_actor_critic
+    initial state, acting                init_actor_critic, actor_critic
+
+The baselines are the same algorithm with another attitude to risk (algorithm/risk.py). Two other
+ways to estimate K, with the signature of `estimate_sampled`, are in critics.py.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,9 +21,8 @@ import optax
 from jax import numpy as jnp
 from jax.lax import stop_gradient
 
-from ersac.agents import critics
-from ersac.agents.base import Agent
-from ersac.agents.critics import Critic
+from ersac.agents.base import Agent, BehaviourPolicy, Metrics
+from ersac.algorithm import game, returns
 from ersac.algorithm.action_dist import ActionDist, take_action
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
@@ -24,12 +34,47 @@ from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.episodic import first_visits
 from ersac.uncertainty.hashed import observation_codes
 
-CODE_BITS = 22  # of the codes that tell the observations of an episode apart
-EXTRA_DECAY = 0.99  # of the running mean of bonus and weighted entropy, an update
+BATCH = "batch"  # name of the vmapped axis over the trajectories of an update
+CODE_BITS = 22  # bits of the hash by which `first_visit` compares observations
+INTRINSIC_DECAY = 0.99  # per update, of the running mean of the intrinsic reward
+
+
+class CriticInputs(NamedTuple):
+    """What a critic needs of one trajectory; A is the number of actions."""
+
+    t: Trajectory  # normalised
+    logits: Array  # [T+1, A]     outputs of the policy head
+    log_pi: Array  # [T+1, A]     of all actions; zeros [T+1, 1] where actions are continuous
+    log_pi_a: Array  # [T]        of the action taken
+    entropy: Array  # [T+1]
+    predicted: Array  # [T+1, n]  outputs of the critic head
+    bonus: Array  # [T]           of the action taken
+    bonuses: Array  # [T+1, A]    of all actions
+    weight: Array  # []           entropy weight, tau for ERSAC
+    rho: Array  # [T]             clipped importance ratio; 0 on masked steps; no gradient
+    advantage_square: Array  # []  running mean of squared advantages; 0 without one
+    early_end_credit: Array  # []  intrinsic reward that an episode misses by terminating early
+
+
+class Estimates(NamedTuple):
+    """What a critic estimates for one trajectory."""
+
+    payoff: Array  # [T]           the policy ascends its gradient, tau descends it
+    predicted: Array  # [T]        the critic's predictions, with gradient
+    error: Array  # [T]            target minus prediction, no gradient
+    advantage_scale: Array  # []   divides the payoff, no gradient
+    advantage_square: Array  # []  mean squared advantage of the batch; 0 where it is not needed
+
+
+class Critic(NamedTuple):
+    """A way to estimate K [e-kpi]; see critics.py for a comparison."""
+
+    outputs: Callable[[int], int]  # number of actions -> outputs of the critic head
+    estimate: Callable[[ActorCritic, CriticInputs], Estimates]
 
 
 class Parts(NamedTuple):
-    """What the learner is made of."""
+    """The components of an actor-critic."""
 
     torso: heads.Torso
     policy: heads.Head
@@ -37,44 +82,28 @@ class Parts(NamedTuple):
     uncertainty: Uncertainty
     risk: Risk
     critic: Critic
-    action_dist: ActionDist  # what the policy's head means
-    normaliser: Normaliser  # through which all of them see
-    bound: Callable[[Array], Array] = lambda logits: (
-        logits
-    )  # what the policy makes of its head's numbers
-    per_visit: bool = False  # networks are made for plain descent at a rate per visit
+    action_dist: ActionDist
+    normaliser: Normaliser
+    max_logit_gap: int | None = None  # None: unlimited
+    per_visit: bool = False  # networks are initialised for gradient descent at a rate per visit
 
 
-class Running(NamedTuple):
+class RunningMeans(NamedTuple):
     """Running means over updates."""
 
-    advantage_square: Array  # []
-    extra: Array  # []   bonus and weighted entropy of a step
+    advantage_square: Array  # []  of squared advantages
+    intrinsic: Array  # []         of the intrinsic reward of a step: bonus plus weighted entropy
 
 
 class Optimisers(NamedTuple):
-    """Who moves what: the dense layers, the game's second player, and the rows of every table."""
+    """The optimisers of the dense parameters, of log tau and of the rows of all tables."""
 
     dense: optax.GradientTransformation
     log_tau: optax.GradientTransformation
     tau_min: float | Array
     rows: Store
-    damping: Callable[
-        [Array], dict[str, Array]
-    ]  # normalised observations [B, T, ...] -> of each head, what steps count for [B, T]
-
-
-def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
-    """What the policy's head says at observations, seen through the lens, whose rows have been looked up [..., A]."""
-    features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
-    return head_logits(parts, params, obs, features)
-
-
-def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Array:
-    """What the policy's head says of features that are at hand."""
-    return parts.bound(
-        parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
-    )
+    # normalised observations [B, T, ...] -> for each head, a factor [B, T] on each step's gradient
+    damping: Callable[[Array], dict[str, Array]]
 
 
 def actor_critic_loss(
@@ -85,109 +114,114 @@ def actor_critic_loss(
     memory: Memory,
     t: Trajectory,
     damping: dict[str, Array],
-    running: Running,
-) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-    """What one trajectory asks of both players [a-kac]. `params.rows`: those of t.obs, [T+1, ...].
+    running: RunningMeans,
+) -> tuple[Array, tuple[Array, RunningMeans, Metrics]]:
+    """Return the loss of one trajectory [a-kac], and (priority, values to average, metrics).
 
-    Returns the loss, the trajectory's priority, what the running means are of, and metrics. The policy and tau play the payoff with
-    opposite signs; the critic and the reward heads have a term each. Every head learns its own term as it is; how hard a term pulls on
-    the layers that they share is its weight.
+    The loss is `-payoff + critic loss + reward loss`. The policy descends it; tau ascends it, since
+    it plays the same payoff with the opposite sign (see `update_actor_critic`).
+
+    params.rows: the table rows of t.obs, each [T+1, n].
+    damping: for each head, a factor [T] on the gradient of each step.
     """
-    dense, looked_up = params
-    stats, known = memory
-    index = parts.action_dist.action_index(t.action)
-    t = t._replace(
-        obs=parts.normaliser.obs(stats, t.obs), reward=parts.normaliser.reward(stats, t.reward)
-    )
+    action_dist, (dense, rows) = parts.action_dist, params
+    t = normalise_trajectory(parts.normaliser, memory.normaliser, t)
+    action_index = action_dist.action_index(t.action)
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
-    advantage_scale = stop_gradient(
-        weight
-    )  # values count in units of the entropy weight: logits are K / tau
 
-    # forward
-    features = parts.torso.apply(dense["torso"], looked_up["torso"], t.obs)  # [T+1, H]
+    # Forward pass. Advantages are divided by the entropy weight (logits are K / tau), so the
+    # gradient of the critic into shared layers is divided by its square.
+    features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)  # [T+1, H]
     logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_features = layers.scale_gradient(
-        features, settings.value_weight / jnp.square(advantage_scale)
-    )
-    predicted = parts.value.apply(
-        dense["value"], looked_up["value"], t.obs, critic_features
-    )  # [T+1, n]
-
-    # uncertainties
-    every = Params(dense["uncertainty"], looked_up["uncertainty"])
-    taken = Params(
-        every.dense, jax.tree.map(lambda x: x[:-1], every.rows)
-    )  # the rows of s_1 ... s_T
-    reward_features = layers.scale_gradient(features[:-1], settings.reward_weight)
-    of_action = lambda a: parts.uncertainty.sigma2(
-        every, known, t.obs, features, jnp.full(t.obs.shape[:1], a)
-    )
-    sigma2s = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.action_dist.n_actions))  # [T+1, A]
-    if settings.first_visit:
-        sigma2s = sigma2s * first_visits(episode_codes(t.obs), jnp.append(t.discount, 1.0))[:, None]
-    sigma2 = take_action(sigma2s[:-1], index)  # [T]
-
-    # both players, the critic, the reward heads
-    log_pi, log_pi_a = (
-        parts.action_dist.log_pi(logits),
-        parts.action_dist.log_prob(logits[:-1], t.action),
-    )  # [T+1, A], [T]
-    entropies = parts.action_dist.entropy(logits)  # [T+1]
+    critic_scale = settings.value_weight / jnp.square(stop_gradient(weight))
+    critic_features = layers.scale_gradient(features, critic_scale)
+    predicted = parts.value.apply(dense["value"], rows["value"], t.obs, critic_features)  # [T+1, n]
+    log_pi = action_dist.log_pi(logits)  # [T+1, A]
+    log_pi_a = action_dist.log_prob(logits[:-1], t.action)  # [T]
+    entropy = action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
-    bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2s, tau)
-    forgone = running.extra * parts.normaliser.lost_steps(stats)
-    view = critics.CriticInputs(
-        t,
-        logits,
-        log_pi,
-        log_pi_a,
-        entropies,
-        predicted,
-        bonus,
-        bonuses,
-        weight,
-        rho,
-        running.advantage_square,
-        forgone,
+
+    # Bonus: sigma2 / (2 tau) for ERSAC.
+    sigma2_all = predict_sigma2(settings, parts, params, memory, t, features)  # [T+1, A]
+    sigma2 = take_action(sigma2_all[:-1], action_index)  # [T]
+    bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2_all, tau)
+
+    # Targets for J and K, and the payoff.
+    inputs = CriticInputs(
+        t=t,
+        logits=logits,
+        log_pi=log_pi,
+        log_pi_a=log_pi_a,
+        entropy=entropy,
+        predicted=predicted,
+        bonus=bonus,
+        bonuses=bonuses,
+        weight=weight,
+        rho=rho,
+        advantage_square=running.advantage_square,
+        early_end_credit=running.intrinsic * parts.normaliser.lost_steps(memory.normaliser),
     )
-    estimates = parts.critic.estimate(settings, view)
+    estimates = parts.critic.estimate(settings, inputs)
+
+    # Losses of the policy, the critic and the reward heads.
     mean = lambda x: jnp.sum(t.mask * x) / jnp.maximum(1.0, jnp.sum(t.mask))
     payoff = mean(estimates.payoff) / estimates.advantage_scale
-    critic = mean(
-        damping["value"]
-        * 0.5
-        * jnp.square(estimates.predicted - stop_gradient(estimates.predicted + estimates.error))
+    target = stop_gradient(estimates.predicted + estimates.error)
+    critic = mean(damping["value"] * 0.5 * jnp.square(estimates.predicted - target))
+    reward_errors = reward_loss(settings, parts, params, memory, t, features)
+    reward = mean(damping["uncertainty"] * reward_errors)
+
+    intrinsic = mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropy)[:-1])
+    metrics = {"tau": tau, "entropy": mean(entropy[:-1]), "sigma2": mean(sigma2)}
+    metrics |= {"payoff": payoff, "critic": critic, "reward": reward}
+    priority = mean(jnp.abs(estimates.error))
+    averages = RunningMeans(estimates.advantage_square, intrinsic)
+    return -payoff + critic + reward, (priority, averages, metrics)
+
+
+def normalise_trajectory(normaliser: Normaliser, stats: Tree, t: Trajectory) -> Trajectory:
+    """Return a trajectory with normalised observations and rewards."""
+    return t._replace(obs=normaliser.obs(stats, t.obs), reward=normaliser.reward(stats, t.reward))
+
+
+def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
+    """Return the policy head's outputs [..., A] at normalised observations."""
+    features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
+    return head_logits(parts, params, obs, features)
+
+
+def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Array:
+    """Return the policy head's outputs [..., A] from the torso's features."""
+    logits = parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
+    if parts.max_logit_gap is None:
+        return logits
+    return heads.limit_logit_gap(logits, parts.max_logit_gap)
+
+
+def predict_sigma2(
+    settings: ActorCritic,
+    parts: Parts,
+    params: Params,
+    memory: Memory,
+    t: Trajectory,
+    features: Array,
+) -> Array:
+    """Return sigma2 of all actions at all observations of a trajectory [T+1, A], no gradient."""
+    head_params = Params(params.dense["uncertainty"], params.rows["uncertainty"])
+    of_action = lambda action: parts.uncertainty.sigma2(
+        head_params, memory.uncertainty, t.obs, features, jnp.full(t.obs.shape[:1], action)
     )
-    reward = mean(
-        damping["uncertainty"]
-        * parts.uncertainty.loss(
-            taken, known, t.obs[:-1], reward_features, t._replace(action=index)
-        )
-    )
-    entropy, extra = (
-        mean(entropies[:-1]),
-        mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropies)[:-1]),
-    )
-    metrics = {
-        "tau": tau,
-        "entropy": entropy,
-        "sigma2": mean(sigma2),
-        "payoff": payoff,
-        "critic": critic,
-        "reward": reward,
-    }
-    return -payoff + critic + reward, (
-        mean(jnp.abs(estimates.error)),
-        Running(estimates.square, extra),
-        metrics,
-    )
+    sigma2 = jax.vmap(of_action, out_axes=-1)(jnp.arange(parts.action_dist.n_actions))
+    if settings.first_visit:
+        is_first = first_visits(episode_codes(t.obs), jnp.append(t.discount, 1.0))  # [T+1]
+        sigma2 = sigma2 * is_first[:, None]
+    return sigma2
 
 
 def episode_codes(obs: Array) -> Array:
-    """Integers [T+1] by which the observations of a trajectory are told apart: themselves, or the signs of fixed projections."""
+    """Return integers [T+1] that identify observations: themselves, or a hash of arrays."""
     if jnp.issubdtype(obs.dtype, jnp.integer):
         return obs
     flat = obs.reshape(len(obs), -1)
@@ -195,138 +229,227 @@ def episode_codes(obs: Array) -> Array:
     return observation_codes(jnp.asarray(directions), flat)
 
 
+def reward_loss(
+    settings: ActorCritic,
+    parts: Parts,
+    params: Params,
+    memory: Memory,
+    t: Trajectory,
+    features: Array,
+) -> Array:
+    """Return the loss of the uncertainty estimator at each step [T], L_reward in [a-kac]."""
+    rows = jax.tree.map(lambda x: x[:-1], params.rows["uncertainty"])
+    return parts.uncertainty.loss(
+        Params(params.dense["uncertainty"], rows),
+        memory.uncertainty,
+        t.obs[:-1],
+        layers.scale_gradient(features[:-1], settings.reward_weight),
+        t._replace(action=parts.action_dist.action_index(t.action)),
+    )
+
+
+def estimate_sampled(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
+    """Estimate K(s, a) of the action taken by V-trace from the critic's J(s), as in [a-kac].
+
+    The policy ascends the payoff with the sign of [e-pol-grad]. The entropy in the targets is
+    sampled, `-tau log pi(a)`, as in L_value of [a-kac]; its expectation is `tau H`.
+    """
+    j = inputs.predicted[:, 0]  # [T+1]
+    entropy_bonus = stop_gradient(-inputs.weight * inputs.log_pi_a)
+    advantages = estimate_advantages(
+        settings, inputs, stop_gradient(j), stop_gradient(inputs.bonus), entropy_bonus
+    )
+    payoff = inputs.rho * game.payoff(
+        inputs.log_pi_a, advantages.clipped, inputs.bonus, inputs.weight, inputs.entropy[:-1]
+    )
+    return Estimates(payoff, j[:-1], advantages.error, advantages.scale, advantages.mean_square)
+
+
+class Advantages(NamedTuple):
+    """Advantages K - J of the actions taken and their scale, without gradients."""
+
+    clipped: Array  # [T]  clipped at `advantage_limit` scales
+    error: Array  # [T]    V-trace error of the critic
+    scale: Array  # []
+    mean_square: Array  # []  of the batch's advantages before clipping; 0 where it is not needed
+
+
+def estimate_advantages(
+    settings: ActorCritic, inputs: CriticInputs, j: Array, bonus: Array, entropy_bonus: Array
+) -> Advantages:
+    """Estimate the advantages K(s, a) - J(s) by V-trace.
+
+    They are scaled by the entropy weight, or with `normalise_advantages` by a share of their root
+    mean square if that is larger.
+
+    j: [T+1], J(s); bonus, entropy_bonus: [T]. None of them has a gradient.
+    """
+    r_tau = game.optimistic_reward(credit_early_ends(settings, inputs), bonus)
+    discount = settings.gamma * inputs.t.discount
+    targets = returns.vtrace_targets(j, r_tau, entropy_bonus, discount, inputs.rho, settings.lam)
+    advantage, scale = targets.action_value - j[:-1], stop_gradient(inputs.weight)
+    square = jnp.zeros_like(scale)
+    if settings.normalise_advantages:
+        square = batch_mean(jnp.square(advantage), inputs.t.mask)
+        rms = jnp.sqrt(jnp.maximum(square, inputs.advantage_square))
+        scale = jnp.maximum(scale, settings.spread_share * rms)
+    return Advantages(clip_advantage(settings, advantage, scale), targets.error, scale, square)
+
+
+def clip_advantage(settings: ActorCritic, advantage: Array, scale: Array) -> Array:
+    """Clip advantages at `advantage_limit` times their scale."""
+    limit = settings.advantage_limit
+    return jnp.clip(advantage, -limit * scale, limit * scale)
+
+
+def credit_early_ends(settings: ActorCritic, inputs: CriticInputs) -> Array:
+    """Return the rewards [T], with a credit for early termination if the settings ask for it.
+
+    The paper's episodes all have one length. Where an episode can terminate early it misses the
+    bonus and entropy of the remaining steps, so an agent could do better by never reaching a goal
+    that ends the episode. The credit is their mean. (Subtracting a mean from every step instead
+    would leave old, too pessimistic values behind as tau falls.)
+    """
+    if not settings.credit_early_ends:
+        return inputs.t.reward
+    credit = inputs.t.mask * inputs.early_end_credit
+    return inputs.t.reward + jnp.where(inputs.t.discount == 0, credit, 0.0)
+
+
+def batch_mean(x: Array, mask: Array) -> Array:
+    """Return the mean [] over all steps of the batch that are not masked."""
+    total = lambda x: jax.lax.psum(jnp.sum(mask * x), BATCH)
+    return total(x) / jnp.maximum(1.0, total(jnp.ones_like(x)))
+
+
+SAMPLED = Critic(outputs=lambda n_actions: 1, estimate=estimate_sampled)
+
+
 def update_actor_critic(
     settings: ActorCritic, parts: Parts, optimisers: Optimisers, learner: Learner, batch: Trajectory
-) -> tuple[Learner, Array, dict[str, Array]]:
-    """One simultaneous step of both players on a batch of trajectories [B, ...]."""
+) -> tuple[Learner, Array, Metrics]:
+    """Take one gradient step of both players on a batch [B, ...]; see `Agent.update`."""
     params, log_tau, memory, opt = learner
 
-    def total(
-        dense: Tree, looked_up: Tree, log_tau: Array
-    ) -> tuple[Array, tuple[Array, Running, dict[str, Array]]]:
-        one = lambda rows_of_one, t, damping: actor_critic_loss(
-            settings, parts, Params(dense, rows_of_one), log_tau, memory, t, damping, opt["running"]
+    def batch_loss(
+        dense: Tree, rows: Tree, log_tau: Array
+    ) -> tuple[Array, tuple[Array, RunningMeans, Metrics]]:
+        one = lambda rows, t, damping: actor_critic_loss(
+            settings, parts, Params(dense, rows), log_tau, memory, t, damping, opt["running"]
         )
-        losses, aux = jax.vmap(one, axis_name=critics.BATCH)(looked_up, batch, damping)
+        losses, aux = jax.vmap(one, axis_name=BATCH)(rows, batch, damping)
         return jnp.mean(losses), aux
 
-    looked_up = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
+    rows = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
     damping = optimisers.damping(parts.normaliser.obs(memory.normaliser, batch.obs[:, :-1]))
-    gradients, (priority, newest, metrics) = jax.grad(total, (0, 1, 2), has_aux=True)(
-        params.dense, looked_up, log_tau
+    gradients, (priority, averages, metrics) = jax.grad(batch_loss, (0, 1, 2), has_aux=True)(
+        params.dense, rows, log_tau
     )
     dense_gradient, row_gradient, tau_gradient = gradients
 
     step, dense_opt = optimisers.dense.update(dense_gradient, opt["dense"])
     dense = optax.apply_updates(params.dense, step)
-    step, tau_opt = optimisers.log_tau.update(
-        -tau_gradient, opt["log_tau"]
-    )  # the two players differ by this one sign
+    # The minus sign makes the game zero-sum: tau descends the payoff that the policy ascends.
+    step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])
     log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_min))
     time = opt["time"] + 1
     tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
-    running = update_running(
-        opt["running"], jax.tree.map(jnp.mean, newest), settings.spread_decay, time
-    )
+    averages = jax.tree.map(jnp.mean, averages)
+    running = update_running(opt["running"], averages, settings.spread_decay, time)
     opt = {"dense": dense_opt, "log_tau": tau_opt, "time": time, "running": running}
     learner = Learner(Params(dense, tables), log_tau, memory, opt)
     return learner, priority, jax.tree.map(jnp.mean, metrics)
 
 
-def update_running(old: Running, new: Running, spread_decay: float | Array, time: Array) -> Running:
-    """Running means after update `time`, counted from one; that of advantages is 0 where its decay is."""
-    extra_decay = jnp.minimum(EXTRA_DECAY, 1 - 1 / time)
+def update_running(
+    old: RunningMeans, new: RunningMeans, spread_decay: float | Array, time: Array
+) -> RunningMeans:
+    """Return the running means after update number `time`, counted from one.
+
+    With a decay of 0 there is no running mean of squared advantages; it is then 0.
+    """
     square = spread_decay * old.advantage_square + (1 - spread_decay) * new.advantage_square
-    return Running(
-        jnp.where(spread_decay > 0, square, 0.0),
-        extra_decay * old.extra + (1 - extra_decay) * new.extra,
+    decay = jnp.minimum(INTRINSIC_DECAY, 1 - 1 / time)
+    return RunningMeans(
+        advantage_square=jnp.where(spread_decay > 0, square, 0.0),
+        intrinsic=decay * old.intrinsic + (1 - decay) * new.intrinsic,
     )
 
 
-def init_actor_critic(
-    settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng
-) -> Learner:
-    """A learner that has seen nothing."""
-    heads, known = parts.uncertainty.init(rng)
-    made = {
+def init_actor_critic(parts: Parts, optimisers: Optimisers, tau0: float, rng: Rng) -> Learner:
+    """Return the learner before the first step."""
+    head_params, estimator_memory = parts.uncertainty.init(rng)
+    params_by_name = {
         "torso": parts.torso.init(rng),
         "policy": parts.policy.init(rng),
         "value": parts.value.init(rng),
-        "uncertainty": heads,
+        "uncertainty": head_params,
     }
-    tables = optimisers.rows.pack({name: part.rows for name, part in made.items()})
-    params = Params({name: part.dense for name, part in made.items()}, tables)
+    tables = optimisers.rows.pack({name: part.rows for name, part in params_by_name.items()})
+    params = Params({name: part.dense for name, part in params_by_name.items()}, tables)
     log_tau = jnp.float32(math.log(tau0))
     opt = {
         "dense": optimisers.dense.init(params.dense),
         "log_tau": optimisers.log_tau.init(log_tau),
         "time": jnp.zeros((), jnp.int32),
-        "running": Running(jnp.zeros(()), jnp.zeros(())),
+        "running": RunningMeans(jnp.zeros(()), jnp.zeros(())),
     }
-    memory = Memory(parts.normaliser.init(), known)
+    memory = Memory(parts.normaliser.init(), estimator_memory)
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
-    """The agent whose attitude to risk, estimator and optimisers are given."""
+    """Return the actor-critic agent made of these parts and optimisers."""
     action_dist, normaliser = parts.action_dist, parts.normaliser
 
     def look_up(learner: Learner, obs: Array) -> Params:
+        """Return the parameters with the table rows of raw observations."""
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
     def dist_params(learner: Learner, obs: Array) -> Array:
-        return policy_logits(
-            parts, look_up(learner, obs), normaliser.obs(learner.memory.normaliser, obs)
-        )
+        normalised = normaliser.obs(learner.memory.normaliser, obs)
+        return policy_logits(parts, look_up(learner, obs), normalised)
 
     def act(
         learner: Learner, episode_state: Tree, obs: Array, action_noise: Array
     ) -> tuple[Array, Array]:
-        """Sample from the policy. What needs a sum over actions waits for log_mu."""
         logits = dist_params(learner, obs)  # [A]
         return action_dist.draw(logits, action_noise), logits
 
     def actor_params(learner: Learner) -> Learner:
         dense = {name: learner.params.dense[name] for name in ("torso", "policy")}
-        return Learner(
-            learner.params._replace(dense=dense),
-            learner.log_tau,
-            learner.memory._replace(uncertainty=()),
-            (),
-        )
+        params, memory = learner.params._replace(dense=dense), learner.memory
+        return Learner(params, learner.log_tau, memory._replace(uncertainty=()), opt=())
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
         stats = normaliser.observe(learner.memory.normaliser, t)
-        t = t._replace(
-            obs=normaliser.obs(stats, t.obs),
-            reward=normaliser.reward(stats, t.reward),
-            action=action_dist.action_index(t.action),
-        )
-        known = parts.uncertainty.observe(learner.memory.uncertainty, t)
-        return learner._replace(memory=Memory(stats, known))
+        t = normalise_trajectory(normaliser, stats, t)
+        t = t._replace(action=action_dist.action_index(t.action))
+        estimator_memory = parts.uncertainty.observe(learner.memory.uncertainty, t)
+        return learner._replace(memory=Memory(stats, estimator_memory))
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
-        dense, looked_up = look_up(learner, obs)
-        obs = normaliser.obs(learner.memory.normaliser, obs)
-        features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
-        heads = Params(dense["uncertainty"], looked_up["uncertainty"])
-        return parts.uncertainty.sigma2(
-            heads, learner.memory.uncertainty, obs, features, action_dist.action_index(action)
-        )
+        (dense, rows), memory = look_up(learner, obs), learner.memory
+        obs, action = normaliser.obs(memory.normaliser, obs), action_dist.action_index(action)
+        features = parts.torso.apply(dense["torso"], rows["torso"], obs)
+        head_params = Params(dense["uncertainty"], rows["uncertainty"])
+        return parts.uncertainty.sigma2(head_params, memory.uncertainty, obs, features, action)
 
-    return Agent(
-        init=lambda rng: init_actor_critic(settings, parts, optimisers, tau0, rng),
+    policy = BehaviourPolicy(
         init_episode=lambda learner, key: (),
         action_noise=action_dist.action_noise,
         act=act,
-        actor_params=actor_params,
+        log_mu=action_dist.log_prob,
         mode=lambda learner, episode_state, obs: action_dist.mode(dist_params(learner, obs)),
         to_env=action_dist.to_env,
-        log_mu=action_dist.log_prob,
-        observe=observe,
+        actor_params=actor_params,
+    )
+    update = lambda learner, batch: update_actor_critic(settings, parts, optimisers, learner, batch)
+    return Agent(
+        init=lambda rng: init_actor_critic(parts, optimisers, tau0, rng),
+        policy=policy,
         noise=parts.uncertainty.noise,
-        update=lambda learner, batch: update_actor_critic(
-            settings, parts, optimisers, learner, batch
-        ),
+        observe=observe,
+        update=update,
         sigma2=sigma2,
     )

@@ -1,4 +1,4 @@
-"""Settings to agents."""
+"""Builds an agent and its buffer from settings and the specification of an environment."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from ersac.algorithm.action_dist import make_action_dist
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.replay import Buffer
 from ersac.algorithm.risk import Risk
-from ersac.envs.base import Box, Discrete, Env, HostEnv, Space, Spec, cardinality, spec_of
+from ersac.envs.base import Box, Discrete, Space, Spec, cardinality
 from ersac.nets import heads, layers, tables
 from ersac.types import Array, Tree
 from ersac.uncertainty.base import Uncertainty
@@ -38,11 +38,102 @@ from ersac.uncertainty.linear import bayesian_linear
 from ersac.uncertainty.posterior import posterior_ensemble
 from ersac.uncertainty.rnd import random_network_distillation
 
-HEAD_GAIN = 0.01  # small, so that the first policy is uniform and the first values are zero
+# Gain of the last layer of policy and value: small, so that the initial policy is nearly uniform
+# and the initial values are nearly zero.
+HEAD_GAIN = 0.01
+# Correlation of the ReLU features of two orthogonal observations. A batch of N steps changes what
+# they share by N times the rate times this; above 2 that diverges.
+RELU_CORRELATION = 1 / math.pi
+# Initial weight scale of policy networks. Logits change by tens, values and rewards by about one. A
+# small network that changes so much has different features afterwards, and another learning rate at
+# each observation: with a scale of 1 the replay agent solved no seed at depth 40, with 16 all.
+LOGIT_SCALE = 16.0
+# Random features of a prior network: the priors of two states correlate by about PRIOR_WIDTH^-1/2.
+PRIOR_WIDTH = 256
+
+
+def make_agent(
+    settings: config.ActorCritic | config.BootDQN,
+    spec: Spec,
+    normalisation: config.Normalise = config.NO_NORMALISATION,
+) -> Agent:
+    """Return the agent for an environment."""
+    match settings:
+        case config.ActorCritic():
+            return make_actor_critic(settings, spec, normalisation)
+        case config.BootDQN():
+            return make_boot_dqn(settings, spec, normalisation)
+
+
+def make_buffer(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> Buffer:
+    """Return the buffer of an agent; Bootstrapped DQN has its replay in its memory."""
+    match settings:
+        case config.ActorCritic(buffer=config.Replay() as prioritised):
+            return replay.prioritised(
+                prioritised.capacity,
+                prioritised.batch,
+                prioritised.updates,
+                prioritised.offline_fraction,
+                prioritised.priority_exponent,
+            )
+        case config.ActorCritic(buffer=config.OnPolicy(passes, minibatch)):
+            return replay.on_policy(passes, envs, minibatch)
+        case _:
+            return replay.on_policy(envs=envs)
+
+
+def make_actor_critic(
+    settings: config.ActorCritic,
+    spec: Spec,
+    normalisation: config.Normalise = config.NO_NORMALISATION,
+) -> Agent:
+    """Return the actor-critic with the attitude to risk of the settings."""
+    match settings.risk:
+        case config.Seeking(tau0, tau_rate, tau_min, learn_tau=True):
+            pass
+        case config.Seeking(tau0):
+            tau_rate, tau_min = 0.0, 0.0
+        case _:  # nothing depends on tau
+            tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
+    parts = make_parts(settings, spec, normalisation)
+    optimisers = make_optimisers(settings, parts, tau_rate, tau_min, spec.envs)
+    return actor_critic(settings, parts, optimisers, tau0)
+
+
+def make_parts(
+    settings: config.ActorCritic,
+    spec: Spec,
+    normalisation: config.Normalise = config.NO_NORMALISATION,
+) -> Parts:
+    """Return the networks, the estimator and the attitude to risk of an actor-critic."""
+    networks = make_networks(settings, spec.observations)
+    action_dist = make_action_dist(spec.actions)
+    discrete_only = {
+        "--critic all-actions": settings.critic == "all-actions",
+        "--max-logit-gap": settings.max_logit_gap is not None,
+    }
+    for option, is_set in discrete_only.items():
+        if is_set and isinstance(spec.actions, Box):
+            raise config.SettingsError(
+                f"{option} needs discrete actions; those of {spec.name} are continuous"
+            )
+    critic = critics.CRITICS[settings.critic]
+    return Parts(
+        torso=networks.torso,
+        policy=networks.policy(action_dist.outputs),
+        value=networks.value(critic.outputs(action_dist.n_actions)),
+        uncertainty=make_uncertainty(settings.uncertainty, spec, networks, action_dist.n_actions),
+        risk=make_risk(settings.risk),
+        critic=critic,
+        action_dist=action_dist,
+        normaliser=make_normaliser(settings, spec, normalisation),
+        max_logit_gap=settings.max_logit_gap,
+        per_visit=networks.per_visit,
+    )
 
 
 def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Risk:
-    """The attitude to risk that some settings describe."""
+    """Return the attitude to risk."""
     match settings:
         case config.Seeking(learn_tau=True):
             return risks.risk_seeking()
@@ -54,35 +145,126 @@ def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Ri
             return risks.simple_optimism(mu, alpha)
 
 
+def make_normaliser(
+    settings: config.ActorCritic | config.BootDQN, spec: Spec, normalisation: config.Normalise
+) -> Normaliser:
+    """Return the normaliser of observations and rewards."""
+    is_bytes = isinstance(spec.observations, Box) and spec.observations.is_bytes
+    # Credits for early ends depend on the lengths of episodes, which a running normaliser records.
+    needs_lengths = isinstance(settings, config.ActorCritic) and settings.credit_early_ends
+    if normalisation == config.NO_NORMALISATION and not is_bytes and not needs_lengths:
+        return normalise.identity()
+    return normalise.running(
+        spec.observations,
+        spec.envs,
+        settings.gamma,
+        normalisation.normalise,
+        normalisation.scale_rewards,
+    )
+
+
+class Networks(NamedTuple):
+    """The network architecture for an observation space; heads are made by number of outputs."""
+
+    torso: heads.Torso
+    policy: Callable[[int], heads.Head]
+    value: Callable[[int], heads.Head]
+    shared_head: Callable[[int], heads.Head]  # of reward members, on the shared features
+    separate_head: Callable[[int], heads.Head]  # of the estimator, with parameters of its own
+    prior: Callable[[int, float], layers.Net]  # outputs, standard deviation -> random function
+    # Whether all parameters are trained by gradient descent at a rate per visit. If not, rows of
+    # heads are, and Adam trains the rest.
+    per_visit: bool
+    is_table: bool = False  # every observation has its own rows in all heads
+
+
+def make_networks(settings: config.ActorCritic, observations: Space) -> Networks:
+    """Return the networks for an observation space: tables, MLPs or convolutional networks."""
+    is_mlp = settings.network == "mlp" and settings.torso is None
+    match observations:
+        case Discrete() if is_mlp:
+            return per_visit_networks(settings, observations)
+        case Box(shape) if is_mlp and len(shape) < 3:
+            return per_visit_networks(settings, observations)
+        case Discrete(n):
+            return table_networks(settings, n)
+        case Box(shape):
+            return adam_networks(settings, shape)
+
+
+def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
+    """Return a separate MLP for each head, trained at a rate per visit, and a random network."""
+
+    def mlp(hidden: tuple[int, ...], init_scale: float = 1.0) -> Callable[[int], heads.Head]:
+        share = settings.upper_percent / 100
+        return lambda outputs: heads.mirrored_mlp(observations, hidden, outputs, share, init_scale)
+
+    estimator = mlp(settings.estimator_hidden)
+    prior = lambda outputs, scale: heads.random_features(observations, PRIOR_WIDTH, outputs, scale)
+    return Networks(
+        torso=heads.no_torso(),
+        policy=mlp(settings.hidden, LOGIT_SCALE),
+        value=mlp(settings.hidden),
+        shared_head=estimator,
+        separate_head=estimator,
+        prior=prior,
+        per_visit=True,
+    )
+
+
+def table_networks(settings: config.ActorCritic, n_states: int) -> Networks:
+    """Return heads with a row for each integer observation, beside a shared torso."""
+    if settings.torso is not None:
+        raise config.SettingsError(
+            "a custom torso needs observations that are arrays; these are integers"
+        )
+    torso = heads.row_torso(n_states, settings.hidden, row_scale=n_states**-0.5)
+    head = lambda gain: lambda outputs: heads.row_head(n_states, torso.width, outputs, gain)
+    return Networks(
+        torso=torso,
+        policy=head(HEAD_GAIN),
+        value=head(HEAD_GAIN),
+        shared_head=head(0.0),
+        separate_head=lambda outputs: heads.table_head(n_states, outputs),
+        prior=lambda outputs, scale: heads.random_table(n_states, outputs, scale),
+        per_visit=False,
+        is_table=True,
+    )
+
+
+def adam_networks(settings: config.ActorCritic, shape: tuple[int, ...]) -> Networks:
+    """Return networks on arrays trained by Adam; the policy's torso may be a custom flax module."""
+    hidden, custom = settings.hidden, settings.torso
+    make_net = layers.conv_net if len(shape) == 3 else layers.mlp
+    if isinstance(custom, config.NotStored):
+        raise config.SettingsError(
+            "the torso of this run is a Python object, which is not stored: resume it from Python"
+        )
+    net = make_net(shape, hidden) if custom is None else layers.flax_net(custom, shape)
+    torso = heads.dense_torso(net, shape)
+    return Networks(
+        torso=torso,
+        policy=lambda outputs: heads.linear_head(torso.width, outputs, HEAD_GAIN),
+        value=lambda outputs: heads.separate_head(net, shape, outputs, HEAD_GAIN),
+        shared_head=lambda outputs: heads.linear_head(torso.width, outputs, 0.0),
+        separate_head=lambda outputs: heads.separate_head(net, shape, outputs, 0.0),
+        prior=lambda outputs, scale: heads.random_net(
+            make_net(shape, hidden), shape, outputs, scale
+        ),
+        per_visit=False,
+    )
+
+
 def make_uncertainty(
-    settings: config.Estimator, env: Env | HostEnv | Spec, parts: "Networks", n_actions: int
+    settings: config.Estimator, spec: Spec, networks: Networks, n_actions: int
 ) -> Uncertainty:
-    """The estimator that some settings describe, for so many actions."""
-    match settings, env.observations:
-        case config.Ensemble(shared_reward_heads=True), _ if not parts.torso.width:
-            raise config.SettingsError(
-                "--shared-reward-heads needs --network table: networks have no layers that policy and value share"
-            )
-        case config.Ensemble(), observations:
-            outputs = settings.members * n_actions
-            head = (
-                parts.reward_head(outputs)
-                if settings.shared_reward_heads
-                else parts.own_head(outputs)
-            )
-            counted = cardinality(observations) if parts.is_table else None
-            scales = (settings.prior_scale, settings.noise_variance, settings.sigma_scale)
-            return reward_ensemble(
-                head,
-                parts.prior(outputs, settings.prior_scale),
-                counted,
-                n_actions,
-                settings.members,
-                *scales,
-            )
-        case config.Rnd(), _ if not parts.is_table:
+    """Return the uncertainty estimator; SettingsError where it does not fit the observations."""
+    match settings, spec.observations:
+        case config.Ensemble(), _:
+            return make_ensemble(settings, spec, networks, n_actions)
+        case config.Rnd(), _ if not networks.is_table:
             outputs = settings.outputs * n_actions
-            head, target = parts.own_head(outputs), parts.prior(outputs, 1.0)
+            head, target = networks.separate_head(outputs), networks.prior(outputs, 1.0)
             return random_network_distillation(
                 head, target, n_actions, settings.outputs, settings.sigma_scale
             )
@@ -99,218 +281,40 @@ def make_uncertainty(
         case config.CustomEstimator(name, estimator), _:
             if not callable(estimator):
                 raise config.SettingsError(
-                    f"the estimator {name} is known to Python only: go on with this run from there"
+                    f"the estimator {name} is a Python object, which is not stored: "
+                    "resume this run from Python"
                 )
-            return estimator(spec_of(env), n_actions)
-    name = next(name for name, kind in config.UNCERTAINTIES.items() if isinstance(settings, kind))
-    served = (
-        "ensemble, rnd, and of vectors hashed or linear"
-        if isinstance(env.observations, Box)
-        else "ensemble, posterior, counts, or with networks rnd"
+            return estimator(spec, n_actions)
+    name = next(name for name, cls in config.UNCERTAINTIES.items() if isinstance(settings, cls))
+    fitting = (
+        "ensemble, rnd, or for vectors hashed or linear"
+        if isinstance(spec.observations, Box)
+        else "ensemble, posterior, counts, or with --network mlp rnd"
     )
     raise config.SettingsError(
-        f"--uncertainty {name} does not fit the observations of {env.name}: choose {served}"
+        f"--uncertainty {name} does not fit the observations of {spec.name}: choose {fitting}"
     )
 
 
-class Networks(NamedTuple):
-    """What is built for a space of observations: rows where they are integers, layers or filters where they are arrays."""
-
-    torso: heads.Torso
-    policy: Callable[[int], heads.Head]  # outputs -> head
-    value: Callable[[int], heads.Head]
-    reward_head: Callable[[int], heads.Head]  # which reads the shared features, and trains them
-    own_head: Callable[[int], heads.Head]  # which shares nothing
-    prior: Callable[[int, float], layers.Net]  # outputs, scale
-    per_visit: (
-        bool  # plain descent at a rate per visit; else rows are moved so, and all else by Adam
-    )
-    is_table: bool = False  # every observation has rows of its own
-
-
-# Of the features of two orthogonal observations. A batch of N steps moves what they share by N times a rate and this: beyond 2 it diverges.
-RELU_CORRELATION = 1 / math.pi
-# Logits move by tens, values and rewards by about one. A small network that has moved so far has other features than it began with, and
-# learns at another rate at every observation: with a scale of 1 replay solved no seed at depth 40, with 16 all.
-LOGIT_SCALE = 16.0
-PRIOR_WIDTH = 256  # random features of a prior network: two states' priors correlate by about one over its square root
-
-
-def make_networks(settings: config.ActorCritic, observations: Space) -> Networks:
-    """The networks that fit a space: a network for each head, filters where observations are images, or tables."""
-    hidden, torso = settings.hidden, settings.torso
-    match observations:
-        case Discrete(n) if settings.network == "mlp" and torso is None:
-            return per_visit_networks(settings, observations)
-        case Box(shape) if settings.network == "mlp" and torso is None and len(shape) < 3:
-            return per_visit_networks(settings, observations)
-        case Discrete(n):
-            if torso is not None:
-                raise config.SettingsError(
-                    "a torso of your own needs observations that are arrays; these are integers, and have tables"
-                )
-            rows_torso = heads.row_torso(n, hidden, row_scale=n**-0.5)
-            head = lambda gain: lambda outputs: heads.row_head(n, rows_torso.width, outputs, gain)
-            table = lambda outputs: heads.table_head(n, outputs)
-            prior = lambda outputs, scale: heads.random_table(n, outputs, scale)
-            gains = (head(HEAD_GAIN), head(HEAD_GAIN), head(0.0))
-            return Networks(rows_torso, *gains, table, prior, per_visit=False, is_table=True)
-        case Box(shape):
-            make = layers.conv_net if len(shape) == 3 else layers.mlp
-            if isinstance(torso, config.NotStored):
-                raise config.SettingsError(
-                    "the torso of this run is known to Python only: go on with it from there"
-                )
-            net = make(shape, hidden) if torso is None else layers.flax_net(torso, shape)
-            own = heads.dense_torso(net, shape)
-            return Networks(
-                own,
-                lambda outputs: heads.linear_head(own.width, outputs, HEAD_GAIN),
-                lambda outputs: heads.separate_head(net, shape, outputs, HEAD_GAIN),
-                lambda outputs: heads.linear_head(own.width, outputs, 0.0),
-                lambda outputs: heads.separate_head(net, shape, outputs, 0.0),
-                lambda outputs, scale: heads.random_net(make(shape, hidden), shape, outputs, scale),
-                per_visit=False,
-            )
-
-
-def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
-    """A network for each head that learns at a rate per visit, and a random network as the prior."""
-    network = lambda hidden, *init_scale: (
-        lambda outputs: heads.mirrored_mlp(
-            observations, hidden, outputs, settings.upper_percent / 100, *init_scale
+def make_ensemble(
+    settings: config.Ensemble, spec: Spec, networks: Networks, n_actions: int
+) -> Uncertainty:
+    """Return the ensemble of reward heads."""
+    if settings.shared_reward_heads and not networks.torso.width:
+        raise config.SettingsError(
+            "--shared-reward-heads needs --network table: with mlp no layers are shared"
         )
-    )
-    policy, value = network(settings.hidden, LOGIT_SCALE), network(settings.hidden)
-    wide = network(settings.estimator_hidden)
-    prior = lambda outputs, scale: heads.random_features(observations, PRIOR_WIDTH, outputs, scale)
-    return Networks(heads.no_torso(), policy, value, wide, wide, prior, per_visit=True)
-
-
-def make_parts(
-    settings: config.ActorCritic,
-    env: Env | HostEnv | Spec,
-    seen: config.Normalise = config.NO_NORMALISATION,
-) -> Parts:
-    """The networks, the estimator and the attitude to risk that some settings describe."""
-    networks, action_dist = make_networks(settings, env.observations), make_action_dist(env.actions)
-    refused = {
-        "--critic all-actions": settings.critic == "all-actions",
-        "--max-logit-gap": settings.max_logit_gap is not None,
-    }
-    for option, is_set in refused.items():
-        if is_set and isinstance(env.actions, Box):
-            raise config.SettingsError(
-                f"{option} needs actions that can be counted; those of {env.name} are continuous"
-            )
-    critic = critics.CRITICS[settings.critic]
-    return Parts(
-        torso=networks.torso,
-        policy=networks.policy(action_dist.outputs),
-        value=networks.value(critic.outputs(action_dist.n_actions)),
-        uncertainty=make_uncertainty(settings.uncertainty, env, networks, action_dist.n_actions),
-        risk=make_risk(settings.risk),
-        critic=critic,
-        action_dist=action_dist,
-        normaliser=make_normaliser(settings, env, seen),
-        bound=make_bound(settings.max_logit_gap),
-        per_visit=networks.per_visit,
-    )
-
-
-def make_bound(limit: int | None) -> Callable[[Array], Array]:
-    """How far logits may differ."""
-    return (
-        (lambda logits: logits)
-        if limit is None
-        else (lambda logits: heads.limit_logit_gap(logits, limit))
-    )
-
-
-def make_normaliser(
-    settings: config.ActorCritic | config.BootDQN, env: Env | HostEnv | Spec, seen: config.Normalise
-) -> Normaliser:
-    """How the learner sees an environment."""
-    is_bytes = isinstance(env.observations, Box) and env.observations.is_bytes
-    credits_ends = (
-        isinstance(settings, config.ActorCritic) and settings.credit_early_ends
-    )  # which takes the lengths of episodes
-    if seen == config.NO_NORMALISATION and not is_bytes and not credits_ends:
-        return normalise.identity()
-    return normalise.running(
-        env.observations, env.envs, settings.gamma, seen.normalise, seen.scale_rewards
-    )
-
-
-def make_agent(
-    settings: config.ActorCritic | config.BootDQN,
-    env: Env | HostEnv | Spec,
-    seen: config.Normalise = config.NO_NORMALISATION,
-) -> Agent:
-    """The agent that some settings describe, for an environment."""
-    match settings:
-        case config.ActorCritic():
-            return make_actor_critic(settings, env, seen)
-        case config.BootDQN():
-            return make_boot_dqn(settings, env, seen)
-
-
-def make_buffer(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> Buffer:
-    """What that agent learns from; Bootstrapped DQN has a replay of its own."""
-    match settings:
-        case config.ActorCritic(buffer=config.Replay() as kept):
-            return replay.prioritised(
-                kept.capacity,
-                kept.batch,
-                kept.updates,
-                kept.offline_fraction,
-                kept.priority_exponent,
-            )
-        case config.ActorCritic(buffer=config.OnPolicy(passes, minibatch)):
-            return replay.on_policy(passes, envs, minibatch)
-        case _:
-            return replay.on_policy(envs=envs)
-
-
-def make_boot_dqn(
-    settings: config.BootDQN,
-    env: Env | HostEnv | Spec,
-    seen: config.Normalise = config.NO_NORMALISATION,
-) -> Agent:
-    """Bootstrapped DQN: one Adam for the first layer, rows or weights, and for what is above it."""
-    if not isinstance(env.actions, Discrete):
-        why = f"those of {env.name} are continuous"
-        raise config.SettingsError(f"boot-dqn needs actions that can be counted; {why}")
-    adam = tables.row_adam(settings.learning_rate, settings.b1, settings.b2)
-    shape = lambda n_inputs: QNetwork(settings.members, settings.hidden, n_inputs, env.actions.n)
-    match env.observations:
-        case Discrete(n):
-            net, rule = shape(n), with_target(adam, settings.target_period)
-            store = tables.make_store(rule, net.members * net.hidden[0])
-            first = lookup_layer(net, store, settings.target_period)
-        case Box() as box:
-            net = shape(box.size)
-            first = dense_layer(net)
-    normaliser = make_normaliser(settings, env, seen)
-    return boot_dqn(settings, Members(net, first, adam, normaliser, env.observations))
-
-
-def make_actor_critic(
-    settings: config.ActorCritic,
-    env: Env | HostEnv | Spec,
-    seen: config.Normalise = config.NO_NORMALISATION,
-) -> Agent:
-    """The actor-critic with the attitude to risk that some settings describe."""
-    match settings.risk:
-        case config.Seeking(tau0, tau_rate, tau_min, learn_tau=True):
-            pass
-        case config.Seeking(tau0):
-            tau_rate, tau_min = 0.0, 0.0
-        case _:  # nothing depends on tau
-            tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
-    parts = make_parts(settings, env, seen)
-    return actor_critic(
-        settings, parts, make_optimisers(settings, parts, tau_rate, tau_min, env.envs), tau0
+    outputs = settings.members * n_actions
+    make_head = networks.shared_head if settings.shared_reward_heads else networks.separate_head
+    return reward_ensemble(
+        head=make_head(outputs),
+        prior=networks.prior(outputs, settings.prior_scale),
+        n_states=cardinality(spec.observations) if networks.is_table else None,
+        n_actions=n_actions,
+        members=settings.members,
+        prior_scale=settings.prior_scale,
+        noise_variance=settings.noise_variance,
+        sigma_scale=settings.sigma_scale,
     )
 
 
@@ -321,57 +325,62 @@ def make_optimisers(
     tau_min: float | Array = 0.0,
     envs: int = 1,
 ) -> Optimisers:
-    """Descent at a rate per visit for networks that are made for it and for what is a state's own; Adam for everything else."""
+    """Return the optimisers: gradient descent at a rate per visit, or Adam.
+
+    Per visit: all of the networks of `per_visit_networks`, and the rows that each head has for each
+    state. Adam: everything else.
+    """
     rates = {
         "policy": settings.policy_rate,
         "value": settings.value_rate,
         "uncertainty": estimator_rate(settings.uncertainty),
     }
     widths = {name: getattr(parts, name).rows for name in ("torso", *rates)}
-    steps = batch_size(settings, envs) * settings.rollout  # that a loss is a mean over
+    steps = batch_size(settings, envs) * settings.rollout  # the loss is a mean over these
     tau, adam = optax.adam(tau_rate), optax.adam(settings.learning_rate, settings.b1, settings.b2)
+    row_adam = tables.row_adam(settings.learning_rate, settings.b1, settings.b2)
     if parts.per_visit:
         per_step = {name: rate * steps for name, rate in rates.items()}
         rules: dict[str, Any] = {"torso": {}} | {
             name: dict.fromkeys(widths[name], tables.row_descent(rate))
             for name, rate in per_step.items()
         }
-        others: tuple[str, ...] = ()
-        if isinstance(
-            settings.uncertainty, config.CustomEstimator
-        ):  # whose networks know of no rate
-            others = ("uncertainty",)
-            rules["uncertainty"] = dict.fromkeys(
-                widths["uncertainty"],
-                tables.row_adam(settings.learning_rate, settings.b1, settings.b2),
-            )
-        store = (
-            tables.make_store(rules, widths) if parts.policy.rows else tables.empty_store(widths)
-        )
-        damping = lambda obs: {
-            name: visit_damping(repeats(obs), rate) for name, rate in rates.items()
-        }
-        slow = {
+        # A custom estimator is not initialised for a rate per visit.
+        is_custom = isinstance(settings.uncertainty, config.CustomEstimator)
+        if is_custom:
+            rules["uncertainty"] = dict.fromkeys(widths["uncertainty"], row_adam)
+        upper_scale = {
             name: 1 / jnp.maximum(1.0, rate * settings.upper_percent / 100 * RELU_CORRELATION)
             for name, rate in per_step.items()
         }
+        with_adam = ("uncertainty",) if is_custom else ()
+        has_rows = bool(parts.policy.rows)
         return Optimisers(
-            per_visit_descent(per_step, slow, others, adam), tau, tau_min, store, damping
+            dense=per_visit_descent(per_step, upper_scale, with_adam, adam),
+            log_tau=tau,
+            tau_min=tau_min,
+            rows=tables.make_store(rules, widths) if has_rows else tables.empty_store(widths),
+            damping=lambda obs: {
+                name: visit_damping(repeats(obs), rate) for name, rate in rates.items()
+            },
         )
-    dense = optax.flatten(adam)
-    undamped = lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2]))
-    if not parts.torso.rows:
-        return Optimisers(dense, tau, tau_min, tables.empty_store(widths), undamped)
     rules = {
         name: dict.fromkeys(widths[name], tables.per_visit(rate, steps))
         for name, rate in rates.items()
     }
-    rules["torso"] = {"first": tables.row_adam(settings.learning_rate, settings.b1, settings.b2)}
-    return Optimisers(dense, tau, tau_min, tables.make_store(rules, widths), undamped)
+    rules["torso"] = {"first": row_adam}
+    has_rows = bool(parts.torso.rows)
+    return Optimisers(
+        dense=optax.flatten(adam),
+        log_tau=tau,
+        tau_min=tau_min,
+        rows=tables.make_store(rules, widths) if has_rows else tables.empty_store(widths),
+        damping=lambda obs: dict.fromkeys(rates, jnp.ones(obs.shape[:2])),
+    )
 
 
 def estimator_rate(settings: config.Estimator) -> float | Array:
-    """The share of its error that an estimator's network, or its row, corrects at a visit."""
+    """Return the rate per visit of an estimator's network or rows; 0 where nothing is trained."""
     match settings:
         case config.Ensemble():
             return settings.reward_rate
@@ -381,7 +390,7 @@ def estimator_rate(settings: config.Estimator) -> float | Array:
 
 
 def batch_size(settings: config.ActorCritic, envs: int) -> int:
-    """Rollouts in an update."""
+    """Return the number of rollouts in an update."""
     if isinstance(settings.buffer, config.Replay):
         return settings.buffer.batch
     return -(-envs // -(-envs // (settings.buffer.minibatch or envs)))
@@ -389,32 +398,40 @@ def batch_size(settings: config.ActorCritic, envs: int) -> int:
 
 def per_visit_descent(
     rates: dict[str, Any],
-    upper: dict[str, Any],
-    others: tuple[str, ...],
-    other: optax.GradientTransformation,
+    upper_scale: dict[str, Any],
+    with_adam: tuple[str, ...],
+    adam: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-    """Plain gradient descent, every head at its own rate, times a factor above the first layer; `others` are moved by another optimiser."""
+    """Return gradient descent with a rate for each head.
+
+    Above the first layer ("first") the rate is multiplied by `upper_scale`. The heads named in
+    `with_adam` are trained by Adam instead.
+    """
 
     def step(gradient: dict[str, Tree], state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
-        def moved(name: str, path: Any, g: Array) -> Array:
-            return -rates[name] * g if path[0].key == "first" else -rates[name] * upper[name] * g
+        def scale(name: str, path: Any, g: Array) -> Array:
+            if path[0].key == "first":
+                return -rates[name] * g
+            return -rates[name] * upper_scale[name] * g
 
-        own = {
-            name: jax.tree_util.tree_map_with_path(partial(moved, name), gradient[name])
+        descent = {
+            name: jax.tree_util.tree_map_with_path(partial(scale, name), gradient[name])
             for name in rates
-            if name not in others
+            if name not in with_adam
         }
-        steps = {name: other.update(gradient[name], state[name]) for name in others}
-        moves = {name: move for name, (move, _) in steps.items()}
-        return gradient | own | moves, {name: new for name, (_, new) in steps.items()}
+        results = {name: adam.update(gradient[name], state[name]) for name in with_adam}
+        adam_steps = {name: result[0] for name, result in results.items()}
+        return gradient | descent | adam_steps, {name: new for name, (_, new) in results.items()}
 
-    return optax.GradientTransformation(
-        lambda params: {name: other.init(params[name]) for name in others}, step
-    )
+    init = lambda params: {name: adam.init(params[name]) for name in with_adam}
+    return optax.GradientTransformation(init, step)
 
 
 def repeats(obs: Array) -> Array:
-    """How often each observation of a batch [B, T, ...] stands in it [B, T]: of vectors, the sum of their squared positive cosines."""
+    """Return how often each observation of a batch [B, T, ...] occurs in the batch [B, T].
+
+    For arrays it is the sum of the squared cosines to all observations, where these are positive.
+    """
     leading = obs.shape[:2]
     if jnp.issubdtype(obs.dtype, jnp.integer):
         flat = obs.reshape(-1)
@@ -425,5 +442,32 @@ def repeats(obs: Array) -> Array:
 
 
 def visit_damping(repeats: Array, rate: float | Array) -> Array:
-    """What m visits in a batch count for each, `1 / (1 + (m - 1) rate)`: together they correct less than the whole error."""
+    """Return the weight `1 / (1 + (m - 1) rate)` of each of m visits to one observation in a batch.
+
+    Together they then correct m rate / (1 + (m - 1) rate) of an error: never more than all of it.
+    """
     return 1 / (1 + (repeats - 1) * jnp.minimum(rate, 1.0))
+
+
+def make_boot_dqn(
+    settings: config.BootDQN,
+    spec: Spec,
+    normalisation: config.Normalise = config.NO_NORMALISATION,
+) -> Agent:
+    """Return Bootstrapped DQN, with the same Adam for all layers."""
+    if not isinstance(spec.actions, Discrete):
+        raise config.SettingsError(
+            f"boot-dqn needs discrete actions; those of {spec.name} are continuous"
+        )
+    adam = tables.row_adam(settings.learning_rate, settings.b1, settings.b2)
+    make_net = lambda n_in: QNetwork(settings.members, settings.hidden, n_in, spec.actions.n)
+    match spec.observations:
+        case Discrete(n):
+            net, rule = make_net(n), with_target(adam, settings.target_period)
+            store = tables.make_store(rule, net.members * net.hidden[0])
+            first = lookup_layer(net, store, settings.target_period)
+        case Box() as box:
+            net = make_net(box.size)
+            first = dense_layer(net)
+    normaliser = make_normaliser(settings, spec, normalisation)
+    return boot_dqn(settings, Members(net, first, adam, normaliser, spec.observations))

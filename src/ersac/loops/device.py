@@ -1,6 +1,7 @@
-"""Acting, stepping and learning in one compiled scan of fixed length, over all seeds at once, with a host loop around it.
+"""The loop for pure environments: acting, stepping and learning in one compiled scan.
 
-Seeds are shared out among the cores and vmapped on each; they never talk to one another.
+A compiled call runs a chunk, a fixed number of rollouts, for all seeds. Seeds are distributed over
+the devices, vmapped on each, and independent of one another.
 """
 
 import time
@@ -14,12 +15,23 @@ from jax import numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ersac import config
-from ersac.agents.base import Agent
+from ersac.agents.base import Agent, Metrics
 from ersac.agents.build import make_agent, make_buffer
-from ersac.envs.base import Discrete, Env
+from ersac.envs.base import Discrete, Env, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import devices, guard
-from ersac.loops.base import Loop
+from ersac.loops.base import (
+    BUFFER_DRAWS,
+    FIRST_RESET,
+    ChunkOutput,
+    EpisodeSteps,
+    Loop,
+    OnNonFinite,
+    jax_options,
+    nonfinite_message,
+    raise_nonfinite,
+    run_seeds,
+)
 from ersac.loops.devices import MESH_AXIS
 from ersac.loops.learn import learn
 from ersac.loops.rollout import (
@@ -30,90 +42,67 @@ from ersac.loops.rollout import (
     draw_noise,
     env_keys,
     init_actor,
-    of_envs,
     rollout,
+    vmap_envs,
 )
 from ersac.runs.checkpoint import flatten, is_key
-from ersac.runs.exits import NonFinite
+from ersac.runs.seal import arrays_below
 from ersac.types import Array, Key, Learner, Tree
 
-START, FEED = (
-    2**31 - 1,
-    2**31 - 2,
-)  # rollout numbers that no run reaches: for what comes before the first, and for the feed's draws
 MAP_BATCH = 4096  # states evaluated at once for a map: bounds its memory at any depth
 
 
 class DeviceCarry(NamedTuple):
-    """Everything that influences the future of one seed."""
+    """The state of one seed between two rollouts."""
 
     learner: Learner
-    buffer_state: Tree  # what the feed keeps
-    actor: Actor  # [N, ...]   of each environment
-    episode_return: Array  # [N]   of the episode under way
-    visits: Tree  # [n_states] int32, where observations are discrete
-    rollouts: Array  # [] int32
-
-
-class EpisodeSteps(NamedTuple):
-    """What every step tells of its episode so far; a person reads the last step of each."""
-
-    ended: Any  # bool
-    goal: Any  # bool
-    episode_return: Any
-
-
-class Chunk(NamedTuple):
-    """What one compiled call brought to the host; seeds first."""
-
-    episodes: EpisodeSteps  # [seeds, rollouts, N, T]
-    metrics: dict[str, np.ndarray]  # [seeds, rollouts]
-    carry: Any  # of the loop, after it
-    seconds: float
+    buffer_state: Tree
+    actor: Actor  # [N, ...]
+    episode_return: Array  # [N]   of the current episode
+    visits: Tree  # [n_states] int32; () where observations are not discrete
+    rollouts: Array  # [] int32    rollouts so far
 
 
 class DeviceProgram(NamedTuple):
-    """A run, compiled: its arrays, and what its compilation cost."""
+    """A compiled run. Arrays have a row for each seed, and copies of the last to fill the mesh."""
 
     settings: config.Experiment
-    seeds: tuple[
-        int, ...
-    ]  # those that were asked for; the last core may have more, which nobody looks at
+    seeds: tuple[int, ...]  # without the copies
     env_params: Tree  # [seeds, ...]
     keys: Key  # [seeds]
-    carry: DeviceCarry
+    carry: DeviceCarry  # [seeds, ...]
     step: Any  # the compiled chunk
     compile_seconds: float
 
 
+# The carry, and for every rollout: episodes, metrics, sums of `guard.finite_sums`.
+DeviceOutput = tuple[DeviceCarry, tuple[EpisodeSteps, Metrics, Metrics]]
+
+
 def build(settings: config.Experiment) -> tuple[Env, Agent]:
-    """The environment and the agent of some settings, whose numbers may be tracers."""
+    """Return the environment and the agent; floats in the settings may be tracers."""
     assert not settings.env.on_host
     env = make_env(settings.env)
-    return env, make_agent(settings.agent, env, settings.env.normalisation)
+    return env, make_agent(settings.agent, spec_of(env), settings.env.normalisation)
 
 
-Metrics = dict[str, Array]
-Brought = tuple[
-    DeviceCarry, tuple[EpisodeSteps, Metrics, Metrics]
-]  # carry, then of every rollout: episodes, metrics, what was seen
-
-
-def chunk(settings: config.Experiment, carry: DeviceCarry, env_params: Tree, key: Key) -> Brought:
-    """A fixed number of rollouts of one seed, each of which is learned from."""
+def chunk(
+    settings: config.Experiment, carry: DeviceCarry, env_params: Tree, key: Key
+) -> DeviceOutput:
+    """Act and learn for a chunk of rollouts of one seed."""
     env, agent = build(settings)
     buffer = make_buffer(settings.agent, env.envs)
 
     def body(
-        carry: DeviceCarry, drawn: tuple[RolloutNoise, Key]
+        carry: DeviceCarry, x: tuple[RolloutNoise, Key]
     ) -> tuple[DeviceCarry, tuple[StepOutcomes, Metrics, Metrics]]:
-        rollout_noise, key_feed = drawn
+        rollout_noise, buffer_key = x
         act = lambda actor, rollout_noise: rollout(
             env, agent, env_params, carry.learner, actor, rollout_noise
         )
-        actor, newest, facts = of_envs(env.envs, act)(carry.actor, rollout_noise)
+        actor, newest, outcomes = vmap_envs(env.envs, act)(carry.actor, rollout_noise)
         learner, buffer_state, metrics = learn(
-            agent, buffer, carry.learner, carry.buffer_state, newest, key_feed
+            agent, buffer, carry.learner, carry.buffer_state, newest, buffer_key
         )
         visits = jax.tree.map(
             lambda visits: visits.at[newest.obs[:, :-1]].add(newest.mask.astype(visits.dtype)),
@@ -126,77 +115,75 @@ def chunk(settings: config.Experiment, carry: DeviceCarry, env_params: Tree, key
             visits=visits,
             rollouts=carry.rollouts + 1,
         )
-        return carry, (facts, metrics, guard.finite_sums(newest, learner))
+        return carry, (outcomes, metrics, guard.finite_sums(newest, learner))
 
-    # What can be done for the whole chunk at once is far cheaper than in each rollout or step: draws, which have an address each
-    # all the same, and returns.
+    # Drawing noise and summing returns is far cheaper for a whole chunk than in each rollout. The
+    # noise of a rollout still depends on its number only.
     numbers = carry.rollouts + jnp.arange(config.rollouts_per_chunk(settings))
-    addressed = lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
-    rollout_noise = jax.vmap(partial(draw_all_noise, settings.agent, agent, env.envs))(
-        addressed(key)
+    keys_of = lambda key: jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+    draw = partial(draw_all_noise, settings.agent, agent, env.envs)
+    rollout_noise = jax.vmap(draw)(keys_of(key))
+    buffer_keys = keys_of(jax.random.fold_in(key, BUFFER_DRAWS))
+    carry, (outcomes, metrics, sums) = jax.lax.scan(body, carry, (rollout_noise, buffer_keys))
+    current_return, returns = jax.vmap(episode_returns, (0, 1, 1), (0, 1))(
+        carry.episode_return, outcomes.reward, outcomes.ended
     )
-    carry, (facts, metrics, seen) = jax.lax.scan(
-        body, carry, (rollout_noise, addressed(jax.random.fold_in(key, FEED)))
-    )
-    under_way, returns = jax.vmap(episode_returns, (0, 1, 1), (0, 1))(
-        carry.episode_return, facts.reward, facts.ended
-    )
-    goal = facts.goal if env.target is None else facts.goal | (returns >= env.target)
-    return carry._replace(episode_return=under_way), (
-        EpisodeSteps(facts.ended, goal, returns),
-        metrics,
-        seen,
-    )
+    goal = outcomes.goal if env.target is None else outcomes.goal | (returns >= env.target)
+    episodes = EpisodeSteps(outcomes.ended, goal, returns)
+    return carry._replace(episode_return=current_return), (episodes, metrics, sums)
 
 
 def episode_returns(before: Array, reward: Array, ended: Array) -> tuple[Array, Array]:
-    """The sum of rewards since each step's episode began [R, T], after that of the episode under way at the end.
+    """Return (the return of the episode that is unfinished at the end, returns so far [R, T]).
 
-    `before`: what the first episode had already. In each rollout first and then from one to the next, so that it does not
-    depend on where a run is cut into chunks, to the last bit.
+    A step's return so far is the sum of the rewards since its episode started. Sums are taken
+    within rollouts and then across them, so that they have the same bits for every chunk size.
+
+    before: the return of the first episode before these rollouts; reward, ended: [R, T].
     """
-    begins = jnp.pad(ended[:, :-1], [(0, 0), (1, 0)])
+    is_start = jnp.pad(ended[:, :-1], [(0, 0), (1, 0)])
     join = lambda a, b: (jnp.where(b[1], b[0], a[0] + b[0]), a[1] | b[1])
-    within, begun = jax.lax.associative_scan(join, (reward, begins), axis=1)
+    within, started = jax.lax.associative_scan(join, (reward, is_start), axis=1)
 
     def follow(before: Array, rollout: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        within, begun, ended = rollout
-        total = jnp.where(begun, within, before + within)
+        within, started, ended = rollout
+        total = jnp.where(started, within, before + within)
         return jnp.where(ended, 0.0, total[-1]), total
 
-    return jax.lax.scan(follow, before, (within, begun, ended[:, -1]))
+    return jax.lax.scan(follow, before, (within, started, ended[:, -1]))
 
 
-def _chunks(
+def _chunk_all_seeds(
     static: config.Experiment,
     mesh: Mesh,
-    numbers: dict[str, Array],
+    floats: dict[str, Array],
     carry: DeviceCarry,
     env_params: Tree,
     keys: Key,
-) -> Brought:
-    one = lambda numbers, *seed: chunk(config.with_floats(static, numbers), *seed)
-    each = PartitionSpec(MESH_AXIS)
-    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=each, out_specs=each, check_vma=False)(
-        numbers, carry, env_params, keys
+) -> DeviceOutput:
+    one = lambda floats, *seed: chunk(config.with_floats(static, floats), *seed)
+    spec = PartitionSpec(MESH_AXIS)
+    return jax.shard_map(jax.vmap(one), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(
+        floats, carry, env_params, keys
     )
 
 
 @partial(jax.jit, static_argnums=0)
-def _start(
+def _init_seeds(
     static: config.Experiment, seeds: Array, env_params: Tree, learner: Learner
 ) -> tuple[Key, Tree, Actor]:
+    """Return the keys, buffer states and actors of all seeds."""
     env, agent = build(static)
 
     def one(seed: Array, env_params: Tree, learner: Learner) -> tuple[Key, Tree, Actor]:
         key = jax.random.key(seed)
         start = lambda key: init_actor(env, agent, env_params, learner, key)
-        actors = of_envs(env.envs, start)(env_keys(jax.random.fold_in(key, START), env.envs))
+        keys = env_keys(jax.random.fold_in(key, FIRST_RESET), env.envs)
+        actors = vmap_envs(env.envs, start)(keys)
         first = jax.tree.map(lambda leaf: leaf[0], actors)
+        noise = lambda: draw_noise(static.agent, agent, key)
         example = jax.eval_shape(
-            lambda: rollout(
-                env, agent, env_params, learner, first, draw_noise(static.agent, agent, key)
-            )[1]
+            lambda: rollout(env, agent, env_params, learner, first, noise())[1]
         )
         return key, make_buffer(static.agent, env.envs).init(example), actors
 
@@ -206,31 +193,24 @@ def _start(
 @partial(jax.jit, static_argnums=0)
 def _sigma(static: config.Experiment, floats: dict[str, Array], learner: Learner) -> Array:
     env, agent = build(config.with_floats(static, floats))
-    both = lambda obs: jax.vmap(lambda action: agent.sigma2(learner, obs, action))(
-        jnp.arange(env.n_actions)
-    )
-    return jnp.sqrt(
-        jax.lax.map(lambda obs: jnp.max(both(obs)), jnp.arange(env.n_states), batch_size=MAP_BATCH)
-    )
+    actions = jnp.arange(env.n_actions)
+    sigma2s = lambda obs: jax.vmap(lambda action: agent.sigma2(learner, obs, action))(actions)
+    largest = lambda obs: jnp.max(sigma2s(obs))
+    return jnp.sqrt(jax.lax.map(largest, jnp.arange(env.n_states), batch_size=MAP_BATCH))
 
 
 def sigma_map(settings: config.Experiment, learner: Learner) -> np.ndarray:
-    """Sigma of the less known action in every state [n_states], for one seed's learner."""
+    """Return the largest sigma over actions at every state [n_states] of one seed's learner."""
     return np.asarray(_sigma(static_device_settings(settings), config.floats(settings), learner))
 
 
 def first_seed(carry: DeviceCarry) -> DeviceCarry:
-    """The part of a carry that is its first seed's."""
+    """Return the carry of the first seed."""
     return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data[0], carry)
 
 
-def seeds_of(settings: config.Experiment) -> range:
-    """The seeds of a run."""
-    return range(settings.run.seed, settings.run.seed + settings.run.seeds)
-
-
 def static_device_settings(settings: config.Experiment) -> config.Experiment:
-    """What of some settings decides the compiled program: neither numbers nor seeds nor the budget."""
+    """Return the settings that decide the compiled program: no floats, seeds or budgets."""
     length = config.rollouts_per_chunk(settings)
     return config.static(
         config.override(settings, seed=0, episodes=1, stop_when_solved=True, chunk=length)
@@ -239,15 +219,17 @@ def static_device_settings(settings: config.Experiment) -> config.Experiment:
 
 @lru_cache(maxsize=32)
 def _compiled(static: config.Experiment, mesh: Mesh, *shapes: Any) -> Any:
-    """The program of all runs that differ only in numbers, in which seeds they are and in how many episodes they have."""
-    each = NamedSharding(
-        mesh, PartitionSpec(MESH_AXIS)
-    )  # said, because XLA would hand arrays of no size to every device
-    compiled = jax.jit(partial(_chunks, static, mesh), donate_argnums=1, out_shardings=each)
+    """Return the compiled chunk, which all runs with these static settings and shapes share."""
+    # Shardings are explicit because XLA would replicate empty arrays on every device.
+    sharding = NamedSharding(mesh, PartitionSpec(MESH_AXIS))
+    compiled = jax.jit(
+        partial(_chunk_all_seeds, static, mesh), donate_argnums=1, out_shardings=sharding
+    )
     return compiled.lower(*(jax.tree.unflatten(tree, leaves) for tree, leaves in shapes)).compile()
 
 
 def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:
+    """Return the structure and the leaves' shapes of a tree, which can be hashed."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple(
         jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding) for leaf in leaves
@@ -257,107 +239,92 @@ def _shape(tree: Tree) -> tuple[Any, tuple[Any, ...]]:
 def stack_runs(
     make: Callable[[config.Experiment], Tree], runs: Sequence[config.Experiment]
 ) -> Tree:
-    """What `make` gives for each run, stacked on the host; no more than one run's is ever there twice."""
+    """Stack `make(run)` of all runs on the host, with at most one run's tree in memory besides."""
     first = make(runs[0])
-    whole = jax.tree.map(lambda leaf: np.empty((len(runs), *leaf.shape), leaf.dtype), first)
-    for seed_index, run in enumerate(runs):
-        leaves = jax.tree.leaves(make(run) if seed_index else first)
-        for stacked, leaf in zip(jax.tree.leaves(whole), leaves, strict=True):
-            stacked[seed_index] = leaf
-    return whole
+    stacked = jax.tree.map(lambda leaf: np.empty((len(runs), *leaf.shape), leaf.dtype), first)
+    for index, run in enumerate(runs):
+        leaves = jax.tree.leaves(make(run) if index else first)
+        for array, leaf in zip(jax.tree.leaves(stacked), leaves, strict=True):
+            array[index] = leaf
+    return stacked
 
 
 def prepare_device(
     settings: config.Experiment, variants: Sequence[config.Experiment] | None = None
 ) -> DeviceProgram:
-    """Lay out the arrays of every seed and compile; seed i is the same run whatever other seeds are beside it.
+    """Initialise all seeds and compile. The result of a seed does not depend on the other seeds.
 
-    `variants`: what each place runs, where they differ in numbers as well as in seeds; each has one seed. Weights and priors are drawn
-    on the host, a generator a seed. Where the cores do not divide the places, the last core runs the last one more than once:
-    nobody looks at it.
+    Weights and priors are drawn on the host, with one generator per seed. If the seeds do not
+    divide evenly among the devices, copies of the last seed fill the mesh; they are ignored.
+
+    variants: settings of each seed, one seed each, where they differ in floats besides the seed.
     """
     devices.claim_cores()
-    devices.keep_programs()
+    devices.enable_compilation_cache()
     began = time.perf_counter()
-    runs = list(variants or (config.override(settings, seed=seed) for seed in seeds_of(settings)))
-    asked_for = tuple(run.run.seed for run in runs)
+    runs = list(variants or (config.override(settings, seed=seed) for seed in run_seeds(settings)))
+    seeds = tuple(run.run.seed for run in runs)
     mesh = devices.mesh(len(runs))
     runs += [runs[-1]] * (-len(runs) % mesh.size)
-    shared_out = partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec(MESH_AXIS)))
-    env_params = shared_out(stack_runs(lambda run: build(run)[0].env_params(run.run.seed), runs))
-    learner = shared_out(
+    shard = partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec(MESH_AXIS)))
+    static = static_device_settings(settings)
+
+    env_params = shard(stack_runs(lambda run: build(run)[0].env_params(run.run.seed), runs))
+    learner = shard(
         stack_runs(lambda run: build(run)[1].init(np.random.default_rng(run.run.seed)), runs)
     )
-    seeds = np.asarray([run.run.seed for run in runs], np.uint32)
-    keys, buffer_state, actor = _start(
-        static_device_settings(settings), shared_out(seeds), env_params, learner
-    )
-    env = build(settings)[0]
-    visits = (
-        np.zeros((len(runs), env.n_states), np.int32)
-        if isinstance(env.observations, Discrete)
-        else ()
-    )
-    counts = shared_out(
-        (np.zeros((len(runs), env.envs), np.float32), visits, np.zeros(len(runs), np.int32))
-    )
-    keys, carry = shared_out((keys, DeviceCarry(learner, buffer_state, actor, *counts)))
-    numbers = shared_out(
+    all_seeds = np.asarray([run.run.seed for run in runs], np.uint32)
+    keys, buffer_state, actor = _init_seeds(static, shard(all_seeds), env_params, learner)
+    counters = shard(_zero_counters(build(settings)[0], len(runs)))
+    keys, carry = shard((keys, DeviceCarry(learner, buffer_state, actor, *counters)))
+    floats = shard(
         {
             name: np.asarray([config.floats(run)[name] for run in runs], np.float32)
             for name in config.floats(settings)
         }
     )
-    step = _compiled(
-        static_device_settings(settings), mesh, *map(_shape, (numbers, carry, env_params, keys))
-    )
+    step = _compiled(static, mesh, *map(_shape, (floats, carry, env_params, keys)))
     return DeviceProgram(
-        settings,
-        asked_for,
-        env_params,
-        keys,
-        carry,
-        partial(step, numbers),
-        time.perf_counter() - began,
+        settings=settings,
+        seeds=seeds,
+        env_params=env_params,
+        keys=keys,
+        carry=carry,
+        step=partial(step, floats),
+        compile_seconds=time.perf_counter() - began,
     )
 
 
-def raise_nonfinite(seed_index: int, complaint: str) -> None:
-    """What a run does about a number that is not one."""
-    raise NonFinite(f"{complaint}; nothing of it was saved")
+def _zero_counters(env: Env, seeds: int) -> tuple[np.ndarray, Tree, np.ndarray]:
+    """Return the initial episode returns, visits and rollouts of all seeds."""
+    has_states = isinstance(env.observations, Discrete)
+    visits = np.zeros((seeds, env.n_states), np.int32) if has_states else ()
+    return np.zeros((seeds, env.envs), np.float32), visits, np.zeros(seeds, np.int32)
 
 
 def run_device(
-    program: DeviceProgram, on_nonfinite: Callable[[int, str], None] = raise_nonfinite
-) -> Generator[Chunk]:
-    """Run chunk after chunk, without end; whoever asks for the next one decides when it is enough.
+    program: DeviceProgram, on_nonfinite: OnNonFinite = raise_nonfinite
+) -> Generator[ChunkOutput]:
+    """Yield chunk after chunk, without end.
 
-    `on_nonfinite` is told the place of every seed of a chunk that holds a bad number, and which; it cannot spread to another seed.
+    `on_nonfinite` is called for every seed with a non-finite number; other seeds are not affected.
     """
     carry = program.carry
-    done = int(np.asarray(carry.rollouts)[0])
+    rollouts = int(np.asarray(carry.rollouts)[0])
     while True:
         began = time.perf_counter()
-        carry, brought = program.step(carry, program.env_params, program.keys)
-        facts, metrics, seen = jax.tree.map(
-            lambda leaf: leaf[: len(program.seeds)], jax.device_get(brought)
+        carry, output = program.step(carry, program.env_params, program.keys)
+        episodes, metrics, sums = jax.tree.map(
+            lambda leaf: leaf[: len(program.seeds)], jax.device_get(output)
         )
-        for alarm in guard.find_nonfinite(seen, metrics, program.settings.agent.rollout):
-            on_nonfinite(alarm.seed, complaint(program, alarm, done))
-        done += config.rollouts_per_chunk(program.settings)
-        yield Chunk(facts, metrics, carry, time.perf_counter() - began)
-
-
-def complaint(program: Any, bad: guard.NonFiniteValue, done: int) -> str:
-    """An alarm in one line; `done` rollouts went before its chunk. Steps and rollouts count from one."""
-    steps, rollout = program.settings.agent.rollout, done + bad.rollout
-    first = steps * rollout + bad.step + 1
-    when = f"at step {first:,}" if bad.step < steps else f"after step {first - 1:,}"
-    return f"{bad.tensor} is not finite {when} (rollout {rollout + 1:,}) of seed {program.seeds[bad.seed]}"
+        for value in guard.find_nonfinite(sums, metrics, program.settings.agent.rollout):
+            on_nonfinite(value.seed, nonfinite_message(program, value, rollouts))
+        rollouts += config.rollouts_per_chunk(program.settings)
+        yield ChunkOutput(episodes, metrics, carry, time.perf_counter() - began)
 
 
 def describe_device(program: DeviceProgram) -> dict[str, str | int]:
-    """How a run lies on this machine's devices, and how jax was set: the part of its fingerprint that only jax knows."""
+    """Return the devices, the seeds on each and the JAX options."""
     devices: list[Any] = list(program.keys.sharding.device_set)
     return {
         "devices": f"{len(devices)} {devices[0].device_kind}",
@@ -366,58 +333,59 @@ def describe_device(program: DeviceProgram) -> dict[str, str | int]:
     }
 
 
-def jax_options() -> str:
-    """How jax was set, as far as it decides bits."""
-    names = (
-        "jax_enable_x64",
-        "jax_default_prng_impl",
-        "jax_threefry_partitionable",
-        "jax_default_matmul_precision",
-    )
-    return ", ".join(f"{name.removeprefix('jax_')}={getattr(jax.config, name)}" for name in names)
-
-
 def snapshot_device(
     program: DeviceProgram,
     carry: DeviceCarry,
-    on_nonfinite: Callable[[int, str], None] = raise_nonfinite,
+    on_nonfinite: OnNonFinite = raise_nonfinite,
 ) -> Tree:
-    """Everything that the future of a run depends on, for the seeds that were asked for, on the host; `on_nonfinite` as for `run`."""
+    """Return the state of all seeds, without the copies that fill the mesh, on the host."""
     wanted = len(program.seeds)
-    host = lambda leaf: leaf if is_key(leaf) else np.asarray(leaf)
+    to_host = lambda leaf: leaf if is_key(leaf) else np.asarray(leaf)
     cut = lambda leaf: leaf if len(leaf) == wanted else leaf[:wanted]
     carry, keys, env_params = jax.tree.map(
-        lambda leaf: cut(host(leaf)), (carry, program.keys, program.env_params)
+        lambda leaf: cut(to_host(leaf)), (carry, program.keys, program.env_params)
     )
-    learner = carry.learner._replace(memory=())  # a memory may mean something by infinity
+    learner = carry.learner._replace(memory=())  # a memory may contain infinity
     for name, array in flatten(learner)[0].items():
-        for seed_index in map(
-            int, np.flatnonzero(~np.isfinite(array.reshape(wanted, -1).sum(axis=1)))
-        ):
+        is_finite = np.isfinite(array.reshape(wanted, -1).sum(axis=1))
+        for seed_index in map(int, np.flatnonzero(~is_finite)):
+            rollout = int(carry.rollouts[0])
             on_nonfinite(
-                seed_index,
-                f"{name} is not finite at rollout {int(carry.rollouts[0]):,}, where it was to be saved",
+                seed_index, f"{name} is not finite at rollout {rollout:,}, where it was to be saved"
             )
     return {"carry": carry, "keys": keys, "env_params": env_params}
 
 
 def restore_device(program: DeviceProgram, state: Tree) -> DeviceProgram:
-    """The program at the state of a snapshot. Seeds that fill up the last core start afresh: nobody looks at them."""
+    """Return the program at the state of a snapshot; copies that fill the mesh keep their start."""
 
-    def filled(saved: Any, fresh: Any) -> Any:
-        if is_key(fresh):
-            data = filled(jax.random.key_data(saved), jax.random.key_data(fresh))
-            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(fresh))
+    def fill(saved: Any, initial: Any) -> Any:
+        if is_key(initial):
+            data = fill(jax.random.key_data(saved), jax.random.key_data(initial))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(initial))
         return jax.device_put(
-            np.concatenate([saved, np.asarray(fresh)[len(saved) :]]), fresh.sharding
+            np.concatenate([saved, np.asarray(initial)[len(saved) :]]), initial.sharding
         )
 
-    now = {"carry": program.carry, "keys": program.keys, "env_params": program.env_params}
-    return program._replace(**jax.tree.map(filled, state, now))
+    initial = {"carry": program.carry, "keys": program.keys, "env_params": program.env_params}
+    return program._replace(**jax.tree.map(fill, state, initial))
 
 
 def close_device(program: DeviceProgram) -> None:
-    """There is nothing to let go."""
+    """Do nothing: pure environments hold no resources."""
+
+
+def device_learner(carry: DeviceCarry, seed_index: int) -> Learner:
+    """Return the learner of one seed."""
+    return jax.tree.map(lambda leaf: leaf[seed_index], carry.learner)
+
+
+def saved_device_learner(
+    arrays: dict[str, np.ndarray], seed: int, seed_index: int
+) -> dict[str, np.ndarray]:
+    """Return the arrays of one seed's learner from those of a snapshot."""
+    stacked = arrays_below(arrays, "carry/learner")
+    return {name: array[seed_index] for name, array in stacked.items()}
 
 
 DEVICE_LOOP = Loop(
@@ -428,4 +396,6 @@ DEVICE_LOOP = Loop(
     close=close_device,
     describe=describe_device,
     static_settings=static_device_settings,
+    learner=device_learner,
+    saved_learner=saved_device_learner,
 )

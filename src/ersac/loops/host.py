@@ -1,10 +1,13 @@
-"""Environments on the host and one learner: the loop for Gymnasium, and for everything else that jax cannot step.
+"""The loop for environments on the host: Gymnasium, and everything else that JAX cannot step.
 
-An actor steps N environments together and hands over whole rollouts; the learner, `learn.learn` as in every loop, takes them in. Side by
-side, the actor takes the newest parameters there are when a rollout begins, and waits where they are more than `max_staleness` rollouts
-behind it: what it acted with is in the trajectory. In lock-step they take turns, and a run is reproducible to the last bit.
+An actor steps N environments together and passes whole rollouts to the learner, which is
+`learn.learn` as in every loop. By default both run at the same time, in two threads: the actor
+takes the newest parameters at the start of each rollout, and waits if they are more than
+`max_staleness` rollouts behind. With `lockstep` they take turns, and a run is reproducible to the
+bit.
 
-The functions that a run needs have the names they have in `on_device`.
+Acting is dominated by the overhead of compiled calls, so there is one call per step, with few
+arguments: parameters are packed into few arrays, and the noise of a chunk is drawn at once.
 """
 
 import contextlib
@@ -23,102 +26,90 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac import config
-from ersac.agents.base import Agent
+from ersac.agents.base import Agent, Metrics
 from ersac.agents.build import make_agent, make_buffer
 from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
 from ersac.envs.make import make_host_env
 from ersac.loops import devices, guard
-from ersac.loops.base import Loop
-from ersac.loops.device import (
-    FEED,
-    START,
-    Chunk,
+from ersac.loops.base import (
+    BUFFER_DRAWS,
+    FIRST_RESET,
+    ChunkOutput,
     EpisodeSteps,
-    Metrics,
-    complaint,
+    Loop,
+    OnNonFinite,
     jax_options,
+    nonfinite_message,
     raise_nonfinite,
-    seeds_of,
+    run_seeds,
 )
 from ersac.loops.learn import learn
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
 from ersac.runs.checkpoint import flatten
+from ersac.runs.seal import arrays_below
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
-PATIENCE = 0.1  # seconds after which an actor that waits looks whether it is still wanted
-SMALL = 2**13  # numbers in an array, up to which it takes longer to be handed it than to copy it
-ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # to wake another takes longer than to act
+POLL_SECONDS = 0.1  # how often a waiting thread checks whether it was stopped
+MAX_PACKED = 2**13  # numbers: copying a larger array takes longer than passing it as an argument
+ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # waking a thread takes longer than acting
 
 
 class HostCarry(NamedTuple):
-    """What of one seed's future can be saved. An environment's own state cannot: a run that goes on begins new episodes."""
+    """The state of one seed that can be saved; a resumed run starts new episodes."""
 
     learner: Learner
     buffer_state: Tree
-    rollouts: np.int32  # counted on the host
+    rollouts: np.int32  # rollouts so far, counted on the host
 
 
 class SeedState:
-    """One seed at work: its environments, where they stand, and the newest parameters."""
+    """One seed: its environments, their current episodes and the newest parameters."""
 
     def __init__(self, env: HostEnv, seed: int, carry: HostCarry) -> None:
         self.env, self.seed, self.carry = env, seed, carry
         self.key = jax.random.key(seed)
-        self.newest: ActorParams | None = (
-            None  # replaced as a whole, so that nobody who takes it sees half of a change
-        )
-        self.renewed = threading.Condition()  # told when it is
+        self.newest: ActorParams | None = None  # replaced in one assignment: threads share it
+        self.updated = threading.Condition()  # notified after `newest` was replaced
         self.obs: np.ndarray | None = None  # [N, ...]
         self.episode_state: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
 
 
-class CompiledCalls(NamedTuple):
-    """What is compiled: the functions below that begin with an underscore, each for settings and an environment that are known."""
-
-    pack: Any
-    init_episode: Any
-    draw_noise: Any
-    act: Any
-    joined: Any
-    learn: Any
-    renewed: Any
+# The functions that are compiled. Each takes static settings and a specification first.
 
 
-@lru_cache(maxsize=32)
-def compile_calls(static: config.Experiment, spec: Spec) -> CompiledCalls:
-    """Bound once: to find them by their settings at every step would take longer than to act."""
-    bound = lambda function, **options: jax.jit(partial(function, static, spec), **options)
-    act = bound(_act_step, compiler_options=ONE_THREAD if jax.default_backend() == "cpu" else None)
-    return CompiledCalls(
-        bound(_pack),
-        bound(_init_episodes),
-        bound(_draw_noise),
-        act,
-        bound(_join_steps),
-        bound(_learn, donate_argnums=2),
-        bound(_restart_episodes),
-    )
-
-
-class HostProgram(NamedTuple):
-    """A run, ready: a place a seed."""
-
-    settings: config.Experiment
-    spec: Spec
-    calls: CompiledCalls
-    numbers: dict[str, Array]  # that are traced
-    seeds: tuple[int, ...]
-    seed_states: list[SeedState]
-    carry: list[HostCarry]
-    compile_seconds: float
+def _agent(settings: config.Experiment, spec: Spec) -> Agent:
+    assert settings.env.on_host
+    return make_agent(settings.agent, spec, settings.env.normalisation)
 
 
 def _init_episodes(settings: config.Experiment, spec: Spec, learner: Learner, key: Key) -> Tree:
-    """What the agent keeps through the episodes that now begin [N, ...]."""
+    """Return the policy's episode states [N, ...] at the first reset."""
     agent = _agent(settings, spec)
-    return jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(
+    return jax.vmap(lambda key: agent.policy.init_episode(learner, jax.random.split(key)[1]))(
         env_keys(key, spec.envs)
+    )
+
+
+def _restart_episodes(
+    settings: config.Experiment,
+    spec: Spec,
+    learner: Learner,
+    episode_state: Tree,
+    key: Key,
+    rollout: Array,
+    t: Array,
+    ended: Array,
+) -> Tree:
+    """Return the episode states [N, ...], new where an episode ended at step t of a rollout."""
+    reset_key = lambda key: jax.random.split(step_keys(key, settings.agent.rollout)[t])[1]
+    keys = jax.vmap(reset_key)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
+    agent = _agent(settings, spec)
+    new = jax.vmap(lambda key: agent.policy.init_episode(learner, jax.random.split(key)[1]))(keys)
+    return jax.tree.map(
+        lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+        new,
+        episode_state,
     )
 
 
@@ -129,65 +120,58 @@ def _init_episodes(settings: config.Experiment, spec: Spec, learner: Learner, ke
 )
 @dataclass(frozen=True)
 class Packed:
-    """The arrays of who acts: a compiled call takes longer for every one that it is handed, and acting is little else."""
+    """A tree of arrays in few arrays: a compiled call takes longer for every argument."""
 
-    small: dict[str, Array]  # all of one type, one after the other
-    large: list[Array]  # as they are
-    structure: Any  # of the tree that they were
-    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # the type and shape of every array in it
+    small: dict[str, Array]  # by dtype, all small arrays concatenated
+    large: list[Array]
+    structure: Any  # of the tree
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of every array
 
 
 def pack_arrays(tree: Tree) -> Packed:
-    """A tree of arrays in few of them."""
+    """Pack a tree of arrays."""
     leaves, structure = jax.tree.flatten(tree)
     small: dict[str, list[Array]] = {}
     large = []
     for leaf in leaves:
-        if leaf.size > SMALL:
+        if leaf.size > MAX_PACKED:
             large.append(leaf)
         else:
             small.setdefault(str(leaf.dtype), []).append(leaf.ravel())
-    joined = {dtype: jnp.concatenate(each) for dtype, each in small.items()}
-    return Packed(joined, large, structure, tuple((str(leaf.dtype), leaf.shape) for leaf in leaves))
+    vectors = {dtype: jnp.concatenate(arrays) for dtype, arrays in small.items()}
+    shapes = tuple((str(leaf.dtype), leaf.shape) for leaf in leaves)
+    return Packed(vectors, large, structure, shapes)
 
 
-def unpack_arrays(arrays: Packed) -> Tree:
-    """The tree that was packed."""
-    taken, large = dict.fromkeys(arrays.small, 0), iter(arrays.large)
+def unpack_arrays(packed: Packed) -> Tree:
+    """Return the tree that was packed."""
+    offsets, large = dict.fromkeys(packed.small, 0), iter(packed.large)
 
-    def leaf(dtype: str, shape: tuple[int, ...]) -> Array:
+    def take(dtype: str, shape: tuple[int, ...]) -> Array:
         size = math.prod(shape)
-        if size > SMALL:
+        if size > MAX_PACKED:
             return next(large)
-        taken[dtype] += size
-        return arrays.small[dtype][taken[dtype] - size : taken[dtype]].reshape(shape)
+        offsets[dtype] += size
+        return packed.small[dtype][offsets[dtype] - size : offsets[dtype]].reshape(shape)
 
-    return arrays.structure.unflatten([leaf(*each) for each in arrays.shapes])
-
-
-class ActorParams(NamedTuple):
-    """The newest parameters, and what of them acting asks for."""
-
-    learner: Learner
-    packed: Packed
-    rollouts: int  # that they have learned from
+    return packed.structure.unflatten([take(dtype, shape) for dtype, shape in packed.shapes])
 
 
 def _pack(settings: config.Experiment, spec: Spec, learner: Learner) -> Packed:
-    return pack_arrays(_agent(settings, spec).actor_params(learner))
+    return pack_arrays(_agent(settings, spec).policy.actor_params(learner))
 
 
 class ChunkNoise(NamedTuple):
-    """The dice of R rollouts: drawn together, because one at a time a call would take longer than what it does."""
+    """The randomness of R rollouts in N environments."""
 
-    action_noise: Tree  # [R, N, T, ...]  what decides the actions
-    noise: Tree  # [R, N, T, ...]   what goes with them to the learner, on the host; as large as the numbers say
+    action_noise: Tree  # [R, N, T, ...]   on the device
+    noise: Tree  # [R, N, T, ...]          stored in trajectories, on the host
 
 
 def _draw_noise(
-    settings: config.Experiment, spec: Spec, numbers: dict[str, Array], key: Key, rollouts: Array
+    settings: config.Experiment, spec: Spec, floats: dict[str, Array], key: Key, rollouts: Array
 ) -> ChunkNoise:
-    settings = config.with_floats(settings, numbers)
+    settings = config.with_floats(settings, floats)
     agent = _agent(settings, spec)
     rollout_noise = jax.vmap(
         lambda rollout: draw_all_noise(
@@ -200,9 +184,9 @@ def _draw_noise(
 class ActionDraw(NamedTuple):
     """One action in each environment [N, ...]."""
 
-    action: Array  # as it is learned from
-    dist_params: Tree  # what log_mu asks for
-    env_action: Array | None  # as the environment takes it, where that is something else
+    action: Array
+    dist_params: Tree  # input of the policy's log_mu
+    env_action: Array | None  # the environment's action; None where it equals `action`
 
 
 def _act_step(
@@ -215,70 +199,99 @@ def _act_step(
     r: Array,
     t: Array,
 ) -> ActionDraw:
-    """The actions of step t of rollout r, by its part of the chance of all [R, N, T, ...]."""
+    """Return the actions of step t of rollout r; action_noise: [R, N, T, ...]."""
     agent, learner = _agent(settings, spec), unpack_arrays(actor_params)
-    one = lambda episode_state, obs, action_noise: agent.act(
+    one = lambda episode_state, obs, action_noise: agent.policy.act(
         learner,
         episode_state,
         obs,
         jax.tree.map(lambda chunk_noise: chunk_noise[r, t], action_noise),
     )
     action, dist_params = jax.vmap(one, in_axes=(0, 0, 1))(episode_state, obs, action_noise)
-    env_action = agent.to_env(action)
+    env_action = agent.policy.to_env(action)
     return ActionDraw(action, dist_params, None if env_action is action else env_action)
 
 
 def _join_steps(
     settings: config.Experiment, spec: Spec, dist_params: list[Tree], action: list[Array]
 ) -> tuple[Array, Array]:
-    """Actions [N, T] and their log-probabilities, from those of every step."""
+    """Return the actions [N, T] of a rollout and their log-probabilities, from those of T steps."""
     agent = _agent(settings, spec)
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *dist_params)
     actions = jnp.stack(action, axis=1)
-    return actions, jax.vmap(agent.log_mu)(stacked, actions)
+    return actions, jax.vmap(agent.policy.log_mu)(stacked, actions)
 
 
 def _learn(
     settings: config.Experiment,
     spec: Spec,
-    numbers: dict[str, Array],
+    floats: dict[str, Array],
     learner: Learner,
     buffer_state: Tree,
     newest: Trajectory,
     key: Key,
     rollout: Array,
 ) -> tuple[Learner, Packed, Tree, Metrics, Metrics]:
-    """Learn from new rollouts. What is kept is given away; the parameters are not, somebody may be acting with them."""
-    settings = config.with_floats(settings, numbers)
+    """Learn from new rollouts; also return the packed parameters, metrics and finite sums.
+
+    The buffer's state is donated. The learner is not: the actor may be using it.
+    """
+    settings = config.with_floats(settings, floats)
     agent, buffer = _agent(settings, spec), make_buffer(settings.agent, spec.envs)
-    key = jax.random.fold_in(jax.random.fold_in(key, FEED), rollout)
+    key = jax.random.fold_in(jax.random.fold_in(key, BUFFER_DRAWS), rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
-    return (
-        learner,
-        pack_arrays(agent.actor_params(learner)),
-        buffer_state,
-        metrics,
-        guard.finite_sums(newest, learner),
+    packed = pack_arrays(agent.policy.actor_params(learner))
+    return learner, packed, buffer_state, metrics, guard.finite_sums(newest, learner)
+
+
+class CompiledCalls(NamedTuple):
+    """The compiled functions of a run."""
+
+    pack: Any
+    init_episodes: Any
+    restart_episodes: Any
+    draw_noise: Any
+    act_step: Any
+    join_steps: Any
+    learn: Any
+
+
+@lru_cache(maxsize=32)
+def compile_calls(static: config.Experiment, spec: Spec) -> CompiledCalls:
+    """Return the jitted functions; looking them up at every step would take longer than acting."""
+    bind = lambda function, **options: jax.jit(partial(function, static, spec), **options)
+    act_options = ONE_THREAD if jax.default_backend() == "cpu" else None
+    return CompiledCalls(
+        pack=bind(_pack),
+        init_episodes=bind(_init_episodes),
+        restart_episodes=bind(_restart_episodes),
+        draw_noise=bind(_draw_noise),
+        act_step=bind(_act_step, compiler_options=act_options),
+        join_steps=bind(_join_steps),
+        learn=bind(_learn, donate_argnums=2),
     )
 
 
-def _agent(settings: config.Experiment, spec: Spec) -> Agent:
-    assert settings.env.on_host
-    return make_agent(settings.agent, spec, settings.env.normalisation)
+class HostProgram(NamedTuple):
+    """A run that is compiled and ready."""
+
+    settings: config.Experiment
+    spec: Spec
+    calls: CompiledCalls
+    floats: dict[str, Array]  # the traced settings
+    seeds: tuple[int, ...]
+    seed_states: list[SeedState]
+    carry: list[HostCarry]
+    compile_seconds: float
 
 
 def static_host_settings(settings: config.Experiment) -> config.Experiment:
-    """What of some settings decides the compiled programs: neither numbers nor seeds nor the budget."""
+    """Return the settings that decide the compiled programs: no floats, seeds or budgets."""
     assert settings.env.on_host
-    of_a_run = {
-        "seed": 0,
-        "seeds": 1,
-        "episodes": 1,
-        "steps": None,
-        "stop_when_solved": True,
-        "chunk": 1,
-    }
-    return config.static(config.override(settings, **of_a_run, make=None, workers=0, lockstep=True))
+    run = {"seed": 0, "seeds": 1, "episodes": 1, "steps": None, "stop_when_solved": True}
+    return config.static(
+        config.override(settings, **run, chunk=1, make=None, workers=0, lockstep=True)
+    )
 
 
 def prepare_host(
@@ -286,12 +299,15 @@ def prepare_host(
     variants: Sequence[config.Experiment] | None = None,
     make: Callable[[], HostEnv] | None = None,
 ) -> HostProgram:
-    """Make the environments and the learner of every seed, and compile."""
-    assert variants is None, "a batch of variants is a matter of environments on the device"
-    devices.answer_at_once()
-    devices.keep_programs()
+    """Make the environments and the learner of every seed, and compile.
+
+    make: makes the environments of a seed instead of Gymnasium.
+    """
+    assert variants is None, "seeds of a host loop cannot have different settings"
+    devices.disable_async_dispatch()
+    devices.enable_compilation_cache()
     began = time.perf_counter()
-    seeds = tuple(seeds_of(settings))
+    seeds = tuple(run_seeds(settings))
     assert settings.env.on_host
     envs = [make_host_env(settings.env) if make is None else make() for _ in seeds]
     spec = spec_of(envs[0])
@@ -306,69 +322,63 @@ def prepare_host(
 
 
 def assemble(settings: config.Experiment, spec: Spec, seed_states: list[SeedState]) -> HostProgram:
-    """A run of those places, nothing of which is compiled yet."""
-    seeds, carry = (
-        tuple(seed_state.seed for seed_state in seed_states),
-        [seed_state.carry for seed_state in seed_states],
-    )
-    numbers = {
-        name: jnp.asarray(number) for name, number in config.floats(settings).items()
-    }  # put on the device once
+    """Return the program of these seeds, without compiling."""
     return HostProgram(
-        settings,
-        spec,
-        compile_calls(static_host_settings(settings), spec),
-        numbers,
-        seeds,
-        seed_states,
-        carry,
-        0.0,
+        settings=settings,
+        spec=spec,
+        calls=compile_calls(static_host_settings(settings), spec),
+        floats={name: jnp.asarray(value) for name, value in config.floats(settings).items()},
+        seeds=tuple(seed_state.seed for seed_state in seed_states),
+        seed_states=seed_states,
+        carry=[seed_state.carry for seed_state in seed_states],
+        compile_seconds=0.0,
     )
 
 
 def size_of(spec: Spec) -> config.EnvSize:
-    """How large an environment is, as far as memory goes."""
+    """Return the sizes of an environment that decide how much memory a run needs."""
     states = getattr(spec.observations, "n", 0)
     n_actions = getattr(spec.actions, "n", 1)
-    per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
+    bytes_per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
     numbers = getattr(spec.observations, "size", 1)
-    return config.EnvSize(states, per_number * numbers, n_actions, numbers)
+    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers)
 
 
 def init_carry(settings: config.Experiment, spec: Spec, seed: int) -> HostCarry:
-    """A learner that has seen nothing, and an empty feed."""
+    """Return the learner before its first step, and an empty buffer."""
     learner = _agent(settings, spec).init(np.random.default_rng(seed))
-    example = jax.tree.map(lambda leaf: leaf[0], _blank(settings, spec))
+    example = jax.tree.map(lambda leaf: leaf[0], _zero_rollouts(settings, spec))
     return HostCarry(learner, make_buffer(settings.agent, spec.envs).init(example), np.int32(0))
 
 
-def _blank(settings: config.Experiment, spec: Spec) -> Trajectory:
-    """Rollouts of nothing, of the right shapes."""
+def _zero_rollouts(settings: config.Experiment, spec: Spec) -> Trajectory:
+    """Return rollouts of zeros [N, T], with the right shapes and types."""
     envs, length = spec.envs, settings.agent.rollout
-    agent = _agent(settings, spec)
+    agent, key = _agent(settings, spec), jax.random.key(0)
     obs = np.zeros((envs, length + 1, *getattr(spec.observations, "shape", ())), _dtype(spec))
-    key = jax.random.key(0)
     learner = jax.eval_shape(lambda: agent.init(np.random.default_rng(0)))
-    episode_state = jax.eval_shape(lambda key: agent.init_episode(learner, key), key)
-    action_noise = jax.eval_shape(lambda key: agent.action_noise(key, 1), key)
-    one = lambda tree: jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree
-    )
+    episode_state = jax.eval_shape(lambda key: agent.policy.init_episode(learner, key), key)
+    action_noise = jax.eval_shape(lambda key: agent.policy.action_noise(key, 1), key)
+    one_step = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
     action, _ = jax.eval_shape(
-        agent.act,
+        agent.policy.act,
         learner,
         episode_state,
         jax.ShapeDtypeStruct(obs.shape[2:], obs.dtype),
-        one(action_noise),
+        jax.tree.map(one_step, action_noise),
     )
     noise = jax.eval_shape(lambda key: agent.noise(key, length), key)
     zeros = jnp.zeros((envs, length))
     filled = lambda leaf, *leading: jnp.zeros((*leading, *leaf.shape), leaf.dtype)
-    actions, noises = (
-        filled(action, envs, length),
-        jax.tree.map(lambda leaf: filled(leaf, envs), noise),
+    return Trajectory(
+        obs=jnp.asarray(obs),
+        action=filled(action, envs, length),
+        reward=zeros,
+        discount=zeros,
+        mask=zeros,
+        log_mu=zeros,
+        noise=jax.tree.map(lambda leaf: filled(leaf, envs), noise),
     )
-    return Trajectory(jnp.asarray(obs), actions, zeros, zeros, zeros, zeros, noises)
 
 
 def _dtype(spec: Spec) -> Any:
@@ -378,44 +388,49 @@ def _dtype(spec: Spec) -> Any:
 
 
 def _warm_up(program: HostProgram) -> None:
-    """Compile everything before the first step is counted."""
-    settings, seed_state, compiled = program.settings, program.seed_states[0], program.calls
-    blank = _blank(settings, program.spec)
-    learner = seed_state.carry.learner
-    chunk_noise = compiled.draw_noise(
-        program.numbers, seed_state.key, np.arange(config.rollouts_per_chunk(settings))
-    )
-    episode_state = compiled.init_episode(learner, jax.random.fold_in(seed_state.key, START))
-    drawn = compiled.act(
-        compiled.pack(learner), episode_state, blank.obs[:, 0], chunk_noise.action_noise, 0, 0
+    """Call every compiled function once, so that the first step is not slower than others."""
+    settings, seed_state, calls = program.settings, program.seed_states[0], program.calls
+    zeros = _zero_rollouts(settings, program.spec)
+    learner, key = seed_state.carry.learner, seed_state.key
+    numbers = np.arange(config.rollouts_per_chunk(settings))
+    chunk_noise = calls.draw_noise(program.floats, key, numbers)
+    episode_state = calls.init_episodes(learner, jax.random.fold_in(key, FIRST_RESET))
+    drawn = calls.act_step(
+        calls.pack(learner), episode_state, zeros.obs[:, 0], chunk_noise.action_noise, 0, 0
     )
     length = settings.agent.rollout
-    compiled.joined([drawn.dist_params] * length, [drawn.action] * length)
+    calls.join_steps([drawn.dist_params] * length, [drawn.action] * length)
     buffer_state = jax.tree.map(jnp.copy, seed_state.carry.buffer_state)
-    compiled.learn(
-        program.numbers, seed_state.carry.learner, buffer_state, blank, seed_state.key, 0
-    )
+    calls.learn(program.floats, learner, buffer_state, zeros, key, 0)
+
+
+class ActorParams(NamedTuple):
+    """The newest parameters."""
+
+    learner: Learner
+    packed: Packed  # the part of the learner that acting reads
+    rollouts: int  # rollouts that they have learned from
 
 
 class ActedRollout(NamedTuple):
-    """A rollout of all environments of a place."""
+    """A rollout of all environments of a seed."""
 
-    trajectory: Trajectory
-    episodes: EpisodeSteps
+    trajectory: Trajectory  # [N, T]
+    episodes: EpisodeSteps  # [N, T]
     learned: int  # rollouts that the parameters it was acted with had learned from
 
 
 def env_seed(seed: int, rollout: int) -> int:
-    """The seed of a run's first environment when acting begins at a rollout; environment i gets i more.
+    """Return the seed of the first environment when acting starts at a rollout; others follow it.
 
-    Hashed by SeedSequence, so that runs with neighbouring seeds, and a run that is resumed, share no
-    environment seed. 31 bits, which every environment accepts.
+    It is hashed by SeedSequence, so that runs with neighbouring seeds, and a resumed run, have
+    different environment seeds. It has 31 bits, which every environment accepts.
     """
     return int(np.random.SeedSequence((seed, rollout)).generate_state(1)[0] >> 1)
 
 
 class StopActing(Exception):
-    """Nobody wants the rollout that is under way."""
+    """The loop was closed while a rollout was being acted."""
 
 
 def act_rollout(
@@ -424,27 +439,25 @@ def act_rollout(
     chunk_noise: ChunkNoise,
     first: int,
     r: int,
-    enough: threading.Event,
+    stop: threading.Event,
 ) -> ActedRollout:
-    """T steps in every environment of a place with its newest parameters: rollout `first + r`, with the r-th of the dice."""
-    compiled, length, rollout, actor_params = (
-        program.calls,
-        program.settings.agent.rollout,
-        first + r,
-        seed_state.newest,
-    )
+    """Act T steps in every environment of a seed with its newest parameters.
+
+    first, r: the rollout has the number first + r, and the r-th noise of the chunk.
+    """
+    calls, length, rollout = program.calls, program.settings.agent.rollout, first + r
+    env, actor_params = seed_state.env, seed_state.newest
     assert actor_params is not None
     if seed_state.obs is None:
-        seed_state.obs = seed_state.env.reset(env_seed(seed_state.seed, rollout))
-        seed_state.episode_state = compiled.init_episode(
-            actor_params.learner, jax.random.fold_in(seed_state.key, START)
-        )
-    keeps = bool(jax.tree.leaves(seed_state.episode_state))
+        seed_state.obs = env.reset(env_seed(seed_state.seed, rollout))
+        first_key = jax.random.fold_in(seed_state.key, FIRST_RESET)
+        seed_state.episode_state = calls.init_episodes(actor_params.learner, first_key)
+    has_episode_state = bool(jax.tree.leaves(seed_state.episode_state))
     obs, steps, actions, dist_params = [seed_state.obs], [], [], []
     for t in range(length):
-        if enough.is_set():
+        if stop.is_set():
             raise StopActing
-        drawn = compiled.act(
+        drawn = calls.act_step(
             actor_params.packed,
             seed_state.episode_state,
             seed_state.obs,
@@ -454,14 +467,12 @@ def act_rollout(
         )
         actions.append(drawn.action)
         dist_params.append(drawn.dist_params)
-        step = seed_state.env.step(
-            np.asarray(drawn.action if drawn.env_action is None else drawn.env_action)
-        )
+        step = env.step(np.asarray(drawn.action if drawn.env_action is None else drawn.env_action))
         seed_state.obs = step.obs
         obs.append(step.obs)
         steps.append(step)
-        if keeps and step.ended.any():
-            seed_state.episode_state = compiled.renewed(
+        if has_episode_state and step.ended.any():
+            seed_state.episode_state = calls.restart_episodes(
                 actor_params.learner,
                 seed_state.episode_state,
                 seed_state.key,
@@ -469,45 +480,29 @@ def act_rollout(
                 t,
                 step.ended,
             )
-    joined, log_mu = compiled.joined(dist_params, actions)
-    column = lambda name: of_steps((getattr(step, name) for step in steps), log_mu.dtype)
-    noise = jax.tree.map(lambda chunk_noise: chunk_noise[r], chunk_noise.noise)
+    action, log_mu = calls.join_steps(dist_params, actions)
+    column = lambda name: stack_steps((getattr(step, name) for step in steps), log_mu.dtype)
     trajectory = Trajectory(
-        of_steps(obs), joined, column("reward"), column("discount"), column("mask"), log_mu, noise
+        obs=stack_steps(obs),
+        action=action,
+        reward=column("reward"),
+        discount=column("discount"),
+        mask=column("mask"),
+        log_mu=log_mu,
+        noise=jax.tree.map(lambda noise: noise[r], chunk_noise.noise),
     )
     return ActedRollout(trajectory, _episodes(seed_state, steps), actor_params.rollouts)
 
 
-def of_steps(each: Iterable[np.ndarray], dtype: Any = None) -> Any:
-    """What every step has [N, ...], as one array [N, T, ...], on the host: a compiled call takes it along in less time than jnp."""
-    return np.array(list(each), dtype).swapaxes(0, 1)
-
-
-def _restart_episodes(
-    settings: config.Experiment,
-    spec: Spec,
-    learner: Learner,
-    episode_state: Tree,
-    key: Key,
-    rollout: Array,
-    t: Array,
-    ended: Array,
-) -> Tree:
-    """What the agent keeps, drawn anew where an episode ended."""
-    begins = lambda key: jax.random.split(step_keys(key, settings.agent.rollout)[t])[1]
-    keys = jax.vmap(begins)(env_keys(jax.random.fold_in(key, rollout), spec.envs))
-    agent = _agent(settings, spec)
-    new = jax.vmap(lambda key: agent.init_episode(learner, jax.random.split(key)[1]))(keys)
-    return jax.tree.map(
-        lambda new, old: jnp.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
-        new,
-        episode_state,
-    )
+def stack_steps(arrays: Iterable[np.ndarray], dtype: Any = None) -> Any:
+    """Stack arrays [N, ...] of T steps to [N, T, ...], on the host: faster than in JAX."""
+    return np.array(list(arrays), dtype).swapaxes(0, 1)
 
 
 def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
-    """What the steps tell of their episodes [N, T]."""
-    ended, goal = of_steps(step.ended for step in steps), of_steps(step.goal for step in steps)
+    """Return the state of the episodes after each step [N, T]."""
+    ended = stack_steps(step.ended for step in steps)
+    goal = stack_steps(step.goal for step in steps)
     returns = np.empty(ended.shape)
     for t, step in enumerate(steps):
         seed_state.episode_return += step.reward
@@ -518,17 +513,17 @@ def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
     return EpisodeSteps(ended, goal, returns)
 
 
-def wait_for_parameters(seed_state: SeedState, rollouts: int, enough: threading.Event) -> None:
-    """Wait until the newest parameters have learned from so many rollouts; Enough where nobody wants another."""
-    with seed_state.renewed:
+def wait_for_parameters(seed_state: SeedState, rollouts: int, stop: threading.Event) -> None:
+    """Wait until the newest parameters have learned from that many rollouts; or StopActing."""
+    with seed_state.updated:
         while seed_state.newest is not None and seed_state.newest.rollouts < rollouts:
-            if enough.is_set():
+            if stop.is_set():
                 raise StopActing
-            seed_state.renewed.wait(PATIENCE)
+            seed_state.updated.wait(POLL_SECONDS)
 
 
 class Failure(NamedTuple):
-    """What went wrong where the actor was at work."""
+    """An exception of the actor's thread, passed to the learner's."""
 
     error: BaseException
 
@@ -536,85 +531,87 @@ class Failure(NamedTuple):
 def stream_rollouts(
     program: HostProgram, seed_state: SeedState, count: int
 ) -> Generator[ActedRollout]:
-    """The rollouts of a place, without end, each acted with the parameters that are newest when it begins; dice are thrown for `count`."""
-    learner, begun = seed_state.carry.learner, int(seed_state.carry.rollouts)
-    seed_state.newest = ActorParams(learner, program.calls.pack(learner), begun)
-    enough = threading.Event()
+    """Yield rollouts of a seed without end, acted in another thread unless in lock-step.
 
-    def each() -> Iterator[ActedRollout]:
-        for first in itertools.count(begun, count):
+    count: rollouts whose noise is drawn at once.
+    """
+    learner, start = seed_state.carry.learner, int(seed_state.carry.rollouts)
+    seed_state.newest = ActorParams(learner, program.calls.pack(learner), start)
+    stop = threading.Event()
+    assert program.settings.env.on_host
+    max_staleness = program.settings.env.max_staleness
+
+    def act() -> Iterator[ActedRollout]:
+        for first in itertools.count(start, count):
             chunk_noise = program.calls.draw_noise(
-                program.numbers, seed_state.key, np.arange(first, first + count)
+                program.floats, seed_state.key, np.arange(first, first + count)
             )
             chunk_noise = chunk_noise._replace(noise=jax.tree.map(np.asarray, chunk_noise.noise))
             for r in range(count):
-                wait_for_parameters(seed_state, first + r - bound, enough)
-                yield act_rollout(program, seed_state, chunk_noise, first, r, enough)
+                wait_for_parameters(seed_state, first + r - max_staleness, stop)
+                yield act_rollout(program, seed_state, chunk_noise, first, r, stop)
 
-    assert program.settings.env.on_host
-    bound = program.settings.env.max_staleness
     if program.settings.env.lockstep:
-        yield from each()
+        yield from act()
         return
-    done: queue.Queue[Any] = queue.Queue(bound)  # no more than these are ever under way
+    acted: queue.Queue[Any] = queue.Queue(max_staleness)
 
-    def hand_over(found: Any) -> None:
-        """Wait until there is room, or nobody who wants it."""
-        while not enough.is_set():
+    def hand_over(item: Any) -> None:
+        """Wait until the queue has room, or until acting is stopped."""
+        while not stop.is_set():
             with contextlib.suppress(queue.Full):
-                done.put(found, timeout=PATIENCE)
+                acted.put(item, timeout=POLL_SECONDS)
                 return
 
     def work() -> None:
         try:
-            for found in each():
-                hand_over(found)
+            for acted_rollout in act():
+                hand_over(acted_rollout)
         except StopActing:
             return
         except BaseException as error:
             hand_over(Failure(error))
 
-    actor = threading.Thread(target=work, name="actor", daemon=True)
-    actor.start()
+    thread = threading.Thread(target=work, name="actor", daemon=True)
+    thread.start()
     try:
         while True:
-            found = done.get()
-            if isinstance(found, Failure):
-                raise found.error
-            yield found
+            item = acted.get()
+            if isinstance(item, Failure):
+                raise item.error
+            yield item
     finally:
-        enough.set()
-        actor.join()
+        stop.set()
+        thread.join()
 
 
 def learn_rollout(
-    program: HostProgram, seed_state: SeedState, found: ActedRollout
+    program: HostProgram, seed_state: SeedState, acted: ActedRollout
 ) -> tuple[EpisodeSteps, Metrics, Metrics]:
-    """Learn from a rollout of a place; what it brought. In few words: while one thread speaks Python, the other waits."""
+    """Learn from a rollout of a seed; return its episodes, metrics and finite sums.
+
+    There is little Python here: while one thread runs Python, the other waits.
+    """
     learner, buffer_state, rollouts = seed_state.carry
-    learner, actor_params, buffer_state, metrics, seen = program.calls.learn(
-        program.numbers, learner, buffer_state, found.trajectory, seed_state.key, rollouts
+    learner, packed, buffer_state, metrics, sums = program.calls.learn(
+        program.floats, learner, buffer_state, acted.trajectory, seed_state.key, rollouts
     )
-    jax.block_until_ready(
-        actor_params
-    )  # an actor that took parameters under way would wait for them
-    with seed_state.renewed:
-        seed_state.newest, seed_state.carry = (
-            ActorParams(learner, actor_params, int(rollouts) + 1),
-            HostCarry(learner, buffer_state, rollouts + 1),
-        )
-        seed_state.renewed.notify_all()
-    return found.episodes, metrics | {"staleness": np.float32(rollouts - found.learned)}, seen
+    jax.block_until_ready(packed)  # else the actor would wait for them
+    with seed_state.updated:
+        seed_state.newest = ActorParams(learner, packed, int(rollouts) + 1)
+        seed_state.carry = HostCarry(learner, buffer_state, rollouts + 1)
+        seed_state.updated.notify_all()
+    return acted.episodes, metrics | {"staleness": np.float32(rollouts - acted.learned)}, sums
 
 
 def run_host(
-    program: HostProgram, on_nonfinite: Callable[[int, str], None] = raise_nonfinite
-) -> Generator[Chunk]:
-    """Run chunk after chunk, without end, as `on_device.run_device` does; seeds take turns.
+    program: HostProgram, on_nonfinite: OnNonFinite = raise_nonfinite
+) -> Generator[ChunkOutput]:
+    """Yield chunk after chunk, without end; seeds take turns.
 
-    Whoever acts goes on between chunks, and until this is closed.
+    Actors go on between chunks, until the generator is closed.
     """
-    done, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
+    rollouts, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
     with contextlib.ExitStack() as stack:
         streams = [
             stack.enter_context(contextlib.closing(stream_rollouts(program, seed_state, count)))
@@ -622,32 +619,25 @@ def run_host(
         ]
         while True:
             began = time.perf_counter()
-            turns = zip(program.seed_states, streams, strict=True)
-            brought = [
+            outputs = [
                 [
-                    learn_rollout(program, seed_state, found)
-                    for found in itertools.islice(stream, count)
+                    learn_rollout(program, seed_state, acted)
+                    for acted in itertools.islice(stream, count)
                 ]
-                for seed_state, stream in turns
+                for seed_state, stream in zip(program.seed_states, streams, strict=True)
             ]
-            stacked = jax.tree.map(
-                lambda *leaves: np.stack(leaves),
-                *(jax.tree.map(lambda *x: np.stack(x), *each) for each in brought),
-            )
-            facts, metrics, seen = stacked
-            for alarm in guard.find_nonfinite(seen, metrics, program.settings.agent.rollout):
-                on_nonfinite(alarm.seed, complaint(program, alarm, done))
-            done += count
-            yield Chunk(
-                facts,
-                metrics,
-                [seed_state.carry for seed_state in program.seed_states],
-                time.perf_counter() - began,
-            )
+            stack_leaves = lambda *leaves: np.stack(leaves)
+            by_seed = [jax.tree.map(stack_leaves, *of_seed) for of_seed in outputs]
+            episodes, metrics, sums = jax.tree.map(stack_leaves, *by_seed)
+            for value in guard.find_nonfinite(sums, metrics, program.settings.agent.rollout):
+                on_nonfinite(value.seed, nonfinite_message(program, value, rollouts))
+            rollouts += count
+            carry = [seed_state.carry for seed_state in program.seed_states]
+            yield ChunkOutput(episodes, metrics, carry, time.perf_counter() - began)
 
 
 def describe_host(program: HostProgram) -> dict[str, str | int]:
-    """How a run lies on this machine: the part of its fingerprint that only jax knows."""
+    """Return the device, the number of environments and the JAX options."""
     devices = jax.local_devices()
     return {
         "devices": f"1 {devices[0].device_kind}",
@@ -657,26 +647,21 @@ def describe_host(program: HostProgram) -> dict[str, str | int]:
 
 
 def snapshot_host(
-    program: HostProgram,
-    carry: list[HostCarry],
-    on_nonfinite: Callable[[int, str], None] = raise_nonfinite,
+    program: HostProgram, carry: list[HostCarry], on_nonfinite: OnNonFinite = raise_nonfinite
 ) -> Tree:
-    """Everything of a run that can be saved, on the host."""
-    saved = jax.tree.map(
-        np.asarray, {str(seed): each for seed, each in zip(program.seeds, carry, strict=True)}
-    )
-    for seed_state, each in enumerate(carry):
-        for name, array in flatten(each.learner._replace(memory=()))[0].items():
+    """Return the state of all seeds that can be saved, on the host."""
+    for seed_index, seed_carry in enumerate(carry):
+        learner = seed_carry.learner._replace(memory=())  # a memory may contain infinity
+        for name, array in flatten(learner)[0].items():
             if not np.isfinite(array).all():
-                on_nonfinite(
-                    seed_state,
-                    f"{name} is not finite at rollout {int(each.rollouts):,}, where it was to be saved",
-                )
-    return saved
+                where = f"at rollout {int(seed_carry.rollouts):,}, where it was to be saved"
+                on_nonfinite(seed_index, f"{name} is not finite {where}")
+    by_seed = {str(seed): carry for seed, carry in zip(program.seeds, carry, strict=True)}
+    return jax.tree.map(np.asarray, by_seed)
 
 
 def restore_host(program: HostProgram, state: Tree) -> HostProgram:
-    """The program at the state of a snapshot, at the start of new episodes."""
+    """Return the program at the state of a snapshot; environments start new episodes."""
     for seed_state, seed in zip(program.seed_states, program.seeds, strict=True):
         saved = jax.tree.map(jnp.asarray, state[str(seed)])
         seed_state.carry = saved._replace(rollouts=np.int32(saved.rollouts))
@@ -684,50 +669,70 @@ def restore_host(program: HostProgram, state: Tree) -> HostProgram:
 
 
 def close_host(program: HostProgram) -> None:
-    """Let the environments go."""
+    """Close the environments."""
     for seed_state in program.seed_states:
         seed_state.env.close()
 
 
-def to_host_env(env: Env, settings: config.Experiment) -> HostEnv:
-    """A pure environment turned into a host one, with the randomness that it has on the device, draw for draw.
+def host_learner(carry: list[HostCarry], seed_index: int) -> Learner:
+    """Return the learner of one seed."""
+    return carry[seed_index].learner
 
-    As there, an episode that a time limit cut is told of on its fake step.
+
+def saved_host_learner(
+    arrays: dict[str, np.ndarray], seed: int, seed_index: int
+) -> dict[str, np.ndarray]:
+    """Return the arrays of one seed's learner from those of a snapshot."""
+    return arrays_below(arrays, f"{seed}/learner")
+
+
+def to_host_env(env: Env, settings: config.Experiment) -> HostEnv:
+    """Return a pure environment as a host environment, with the randomness of the device loop.
+
+    As in that loop, a truncated episode ends on its fake step.
     """
     length, seed = settings.agent.rollout, settings.run.seed
-    env_params, base = jax.tree.map(jnp.asarray, env.env_params(seed)), jax.random.key(seed)
-    begin = jax.jit(jax.vmap(lambda key: env.reset(env_params, jax.random.split(key)[0])))
-    look = jax.jit(jax.vmap(lambda state: env.observe(env_params, state)))
-    now: dict[str, Any] = {"t": 0}
+    env_params, base_key = jax.tree.map(jnp.asarray, env.env_params(seed)), jax.random.key(seed)
+    reset_all = jax.jit(jax.vmap(lambda key: env.reset(env_params, jax.random.split(key)[0])))
+    observe_all = jax.jit(jax.vmap(lambda state: env.observe(env_params, state)))
+    current: dict[str, Any] = {"t": 0}
 
     @jax.jit
-    def stepped(state: Tree, action: Array, rollout: Array, t: Array) -> tuple[Tree, Any]:
+    def step_all(state: Tree, action: Array, rollout: Array, t: Array) -> tuple[Tree, Any]:
         def one(state: Tree, action: Array, key: Key) -> tuple[Tree, Any]:
-            key_step, key_begin = jax.random.split(step_keys(key, length)[t])
+            key_step, key_reset = jax.random.split(step_keys(key, length)[t])
             step = env.step(env_params, state, action, key_step)
-            fresh = env.reset(env_params, jax.random.split(key_begin)[0])
+            restarted = env.reset(env_params, jax.random.split(key_reset)[0])
             ended = step.discount == 0
-            following = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, step.state)
-            return following, step._replace(
-                state=(), mask=jnp.asarray(step.mask, step.reward.dtype)
-            )
+            state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), restarted, step.state)
+            return state, step._replace(state=(), mask=jnp.asarray(step.mask, step.reward.dtype))
 
-        return jax.vmap(one)(state, action, env_keys(jax.random.fold_in(base, rollout), env.envs))
+        keys = env_keys(jax.random.fold_in(base_key, rollout), env.envs)
+        return jax.vmap(one)(state, action, keys)
 
     def reset(seed: int) -> np.ndarray:
-        now["state"] = begin(env_keys(jax.random.fold_in(base, START), env.envs))
-        return np.asarray(look(now["state"]))
+        current["state"] = reset_all(env_keys(jax.random.fold_in(base_key, FIRST_RESET), env.envs))
+        return np.asarray(observe_all(current["state"]))
 
     def step(action: np.ndarray) -> HostStep:
-        now["state"], step = stepped(now["state"], action, now["t"] // length, now["t"] % length)
-        now["t"] += 1
+        rollout, t = divmod(current["t"], length)
+        current["state"], step = step_all(current["state"], action, rollout, t)
+        current["t"] += 1
         reward, discount, goal, mask = map(
             np.asarray, (step.reward, step.discount, step.goal, step.mask)
         )
-        return HostStep(np.asarray(look(now["state"])), reward, discount, mask, discount == 0, goal)
+        obs = np.asarray(observe_all(current["state"]))
+        return HostStep(obs, reward, discount, mask, ended=discount == 0, goal=goal)
 
     return HostEnv(
-        env.name, env.observations, env.actions, env.envs, reset, step, lambda: None, env.target
+        name=env.name,
+        observations=env.observations,
+        actions=env.actions,
+        envs=env.envs,
+        reset=reset,
+        step=step,
+        close=lambda: None,
+        target=env.target,
     )
 
 
@@ -739,4 +744,6 @@ HOST_LOOP = Loop(
     close=close_host,
     describe=describe_host,
     static_settings=static_host_settings,
+    learner=host_learner,
+    saved_learner=saved_host_learner,
 )

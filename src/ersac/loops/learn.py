@@ -1,33 +1,34 @@
-"""What a learner does with new rollouts: push, draw, update, reweight. Every loop calls this."""
+"""What every loop does with new rollouts: observe, push, then draw and update."""
 
 from typing import Any
 
 import jax
 from jax import numpy as jnp
 
-from ersac.agents.base import Agent
+from ersac.agents.base import Agent, Metrics
 from ersac.algorithm.replay import Buffer
-from ersac.types import Array, Key, Learner, Trajectory, Tree
+from ersac.types import Key, Learner, Trajectory, Tree
 
 
 def learn(
     agent: Agent, buffer: Buffer, learner: Learner, buffer_state: Tree, newest: Trajectory, key: Key
-) -> tuple[Learner, Tree, dict[str, Array]]:
-    """Take in new rollouts [N, ...], then update as often as the feed says; metrics are means over the updates."""
+) -> tuple[Learner, Tree, Metrics]:
+    """Store new rollouts [N, ...] and take the buffer's number of updates.
+
+    Returns the learner, the buffer's state and the mean of the metrics over the updates.
+    """
     learner, buffer_state = agent.observe(learner, newest), buffer.push(buffer_state, newest)
 
-    def once(
-        state: tuple[Learner, Tree], update: Any
-    ) -> tuple[tuple[Learner, Tree], dict[str, Array]]:
+    def update(state: tuple[Learner, Tree], number: Any) -> tuple[tuple[Learner, Tree], Metrics]:
         learner, buffer_state = state
-        batch, slots = buffer.draw(buffer_state, newest, update, jax.random.fold_in(key, update))
+        batch, slots = buffer.draw(buffer_state, newest, number, jax.random.fold_in(key, number))
         learner, priority, metrics = agent.update(learner, batch)
         return (learner, buffer.set_priorities(buffer_state, slots, priority)), metrics
 
     if buffer.updates == 1:
-        (learner, buffer_state), metrics = once((learner, buffer_state), 0)
+        (learner, buffer_state), metrics = update((learner, buffer_state), 0)
         return learner, buffer_state, metrics
     (learner, buffer_state), metrics = jax.lax.scan(
-        once, (learner, buffer_state), jnp.arange(buffer.updates)
+        update, (learner, buffer_state), jnp.arange(buffer.updates)
     )
     return learner, buffer_state, jax.tree.map(jnp.mean, metrics)

@@ -38,7 +38,7 @@ def make_trained(
 ) -> TrainedAgent:
     """A trained agent, with its learner on the device."""
     devices.claim_cores()  # so that a training in the same process has all cores
-    devices.keep_programs()
+    devices.enable_compilation_cache()
     program = loop_of(settings).static_settings(settings)
     return TrainedAgent(settings, program, seed, codec, jax.tree.map(jnp.asarray, learner))
 
@@ -46,10 +46,7 @@ def make_trained(
 def trained_from_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
     """The trained agent of a seed, from a loop's last carry."""
     seed_index = index_of_seed(settings, seed)
-    if isinstance(carry, list):
-        learner = carry[seed_index].learner
-    else:
-        learner = jax.tree.map(lambda leaf: leaf[seed_index], carry.learner)
+    learner = loop_of(settings).learner(carry, seed_index)
     learner = jax.tree.map(np.asarray, learner._replace(opt=()))
     return make_trained(settings, seed, make_codec(settings.env), learner)
 
@@ -68,11 +65,8 @@ def trained_from_run(directory: Path, settings: Experiment, seed: int) -> Traine
         arrays = checkpoint.read_checkpoint(checkpoints, numbers[-1], run_hash).arrays
     except checkpoint.CorruptCheckpoint as error:
         raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {error}") from None
-    if settings.env.on_host:
-        arrays = arrays_below(arrays, f"loop/{seed}/learner")
-    else:
-        stacked = arrays_below(arrays, "loop/carry/learner")
-        arrays = {name: array[seed_index] for name, array in stacked.items()}
+    saved = arrays_below(arrays, "loop")
+    arrays = loop_of(settings).saved_learner(saved, seed, seed_index)
     require_stored_settings(settings)
     codec = make_codec(settings.env)
     learner = learner_from_arrays(settings, codec.spec, arrays, directory)
@@ -138,13 +132,13 @@ def _act_compiled(
     agent = agent_of(program, spec)
 
     def sample_action(episode_state: Tree, obs: Array, key: Array) -> Array:
-        action_noise = jax.tree.map(lambda leaf: leaf[0], agent.action_noise(key, 1))
-        return agent.act(learner, episode_state, obs, action_noise)[0]
+        action_noise = jax.tree.map(lambda leaf: leaf[0], agent.policy.action_noise(key, 1))
+        return agent.policy.act(learner, episode_state, obs, action_noise)[0]
 
     if sample:
         keys = jax.random.split(jax.random.key(number), len(obs))
-        return agent.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
-    return agent.to_env(jax.vmap(partial(agent.mode, learner))(episode_state, obs))
+        return agent.policy.to_env(jax.vmap(sample_action)(episode_state, obs, keys))
+    return agent.policy.to_env(jax.vmap(partial(agent.policy.mode, learner))(episode_state, obs))
 
 
 def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -> Tree:
@@ -159,5 +153,5 @@ def init_episodes(trained: TrainedAgent, count: int, rng: np.random.Generator) -
 def _init_episodes_compiled(
     program: Experiment, spec: Spec, count: int, learner: Learner, number: Array
 ) -> Tree:
-    init_episode = partial(agent_of(program, spec).init_episode, learner)
+    init_episode = partial(agent_of(program, spec).policy.init_episode, learner)
     return jax.vmap(init_episode)(jax.random.split(jax.random.key(number), count))

@@ -70,7 +70,7 @@ class Session:
 
     def on_nonfinite(self, seed_index: int, reason: str) -> None:
         """End a single run, or drop one seed of a batch."""
-        from ersac.loops.device import raise_nonfinite
+        from ersac.loops.base import raise_nonfinite
 
         (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, reason)
 

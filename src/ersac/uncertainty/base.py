@@ -8,21 +8,25 @@ from jax import numpy as jnp
 
 from ersac.types import Array, Key, Params, Rng, Trajectory, Tree
 
+TINY = 1e-30  # lower bound of denominators, where prior and noise variance may both be zero
+
 
 def no_noise(key: Key, length: int) -> Array:
     """Return an empty array [T, 0], for estimators that store no noise."""
     return jnp.zeros((length, 0))
 
 
-TINY = 1e-30  # lower bound of denominators, where prior and noise variance may both be zero
+def no_loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
+    """Return zeros [T], for estimators without trained parameters."""
+    return jnp.zeros_like(t.reward)
 
 
 class Uncertainty(NamedTuple):
     """An estimator of sigma2(s, a), the epistemic variance of the mean reward of (s, a).
 
-    The paper's is an ensemble of reward heads; see `ensemble.py`. Two kinds of state are kept
-    apart: `Params` are trained by an optimiser, `memory` (priors, counts) is not.
-    Observations and rewards arrive normalised; actions are integers below the number of actions.
+    The paper's is an ensemble of reward heads, `ensemble.py`. An estimator has two states: `params`
+    are trained by an optimiser, `memory` (priors, counts) is not. Observations and rewards arrive
+    normalised; actions are integers below the number of actions.
     """
 
     # rng -> (params, memory), on the host

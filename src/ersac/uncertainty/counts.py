@@ -4,11 +4,11 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import Uncertainty
+from ersac.uncertainty.base import Uncertainty, no_loss
 
 
 def visit_counts(n_states: int, n_actions: int, sigma_scale: float | Array) -> Uncertainty:
-    """`sigma_scale^2 / n(s, a)` where a pair that was never tried counts as tried once."""
+    """Return the estimator `sigma2 = sigma_scale^2 / max(1, n(s, a))`; its memory is n [S, A]."""
 
     def init(rng: Rng) -> tuple[Params, Tree]:
         return Params({}, {}), np.zeros((n_states, n_actions), np.float32)
@@ -16,10 +16,7 @@ def visit_counts(n_states: int, n_actions: int, sigma_scale: float | Array) -> U
     def sigma2(params: Params, count: Tree, obs: Array, features: Array, action: Array) -> Array:
         return sigma_scale**2 / jnp.maximum(1.0, count[obs, action])
 
-    def loss(params: Params, count: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
-        return jnp.zeros_like(t.reward)
-
     def observe(count: Tree, t: Trajectory) -> Tree:
         return count.at[t.obs[..., :-1], t.action].add(t.mask.astype(count.dtype))
 
-    return Uncertainty(init=init, sigma2=sigma2, loss=loss, observe=observe, rows={})
+    return Uncertainty(init=init, sigma2=sigma2, loss=no_loss, observe=observe, rows={})

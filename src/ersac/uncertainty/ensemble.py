@@ -1,4 +1,4 @@
-"""An ensemble of K reward heads with randomised priors (Osband et al. 2018): the paper's source of sigma."""
+"""The paper's estimator: an ensemble of K reward heads with random priors (Osband et al. 2018)."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ from ersac.uncertainty.base import TINY, Uncertainty, gaussian_noise
 
 
 class EnsembleMemory(NamedTuple):
-    """What no optimiser sees."""
+    """The priors and the visit counts."""
 
-    prior: Tree  # [S, K A], or the weights of a random network
-    visits: Tree  # [S, A]   real ones, however often they are replayed; nothing where there is no noise to be averaged, or no table
+    prior: Tree  # [S, K A], or the parameters of a random network
+    visits: Tree  # [S, A]; () where targets are not shrunk: without noise, or without tables
 
 
 def reward_ensemble(
@@ -29,66 +29,65 @@ def reward_ensemble(
     noise_variance: float | Array | None,
     sigma_scale: float | Array,
 ) -> Uncertainty:
-    """Members that come to agree where they are trained, and keep to their priors where they are not.
+    """Return the estimator `sigma2 = sigma_scale^2 Var_k(f_k(s, a) + prior_k(s, a))`.
 
-    `prior` tells what all members [K A] believe before they have seen anything: a table of independent normal draws, looked up like any
-    row, or a random network. `head` is what is trained, all members at once: a table or a network beside it, or one that reads features
-    and trains them, the paper's auxiliary task. n_states: None where visits cannot be counted.
+    Member k learns to predict the reward plus its stored noise. Members agree where they were
+    trained and differ by their priors elsewhere.
+
+    head: the trained part f of all members, `members * n_actions` outputs: a table, a network of
+        its own, or a head on the shared features, which it then trains (the paper's auxiliary
+        task).
+    prior: as many outputs with standard deviation `prior_scale`; its parameters are memory.
+    n_states: number of integer observations; None where visits cannot be counted.
+    noise_variance: that of the stored noise; None for none.
     """
-    counted = noise_variance is not None and n_states is not None
+    shrinks_targets = noise_variance is not None and n_states is not None
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        drawn = prior.init(rng)
-        return head.init(rng), EnsembleMemory(
-            drawn, np.zeros((n_states, n_actions), np.float32) if counted else ()
-        )
+        prior_params = prior.init(rng)
+        shape = (n_states or 0, n_actions)
+        visits = np.zeros(shape, np.float32) if shrinks_targets else ()
+        return head.init(rng), EnsembleMemory(prior_params, visits)
 
-    def of_action(every: Array, action: Array) -> Array:
-        every = every.reshape(*action.shape, members, n_actions)
-        return jnp.take_along_axis(every, action[..., None, None], axis=-1)[..., 0]  # [..., K]
+    def take_members(outputs: Array, action: Array) -> Array:
+        """Return what the outputs [..., K A] of all members are for an action [..., K]."""
+        outputs = outputs.reshape(*action.shape, members, n_actions)
+        return jnp.take_along_axis(outputs, action[..., None, None], axis=-1)[..., 0]
 
     def predict(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
-        """Predicted rewards [..., K] of the action: the only place where the trained part and the prior meet."""
-        return of_action(
-            head.apply(params.dense, params.rows, obs, features)
-            + stop_gradient(prior.apply(memory.prior, obs)),
-            action,
-        )
+        """Return the members' predicted rewards [..., K]: trained part plus prior."""
+        trained = head.apply(params.dense, params.rows, obs, features)
+        return take_members(trained + stop_gradient(prior.apply(memory.prior, obs)), action)
 
     def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
-        return stop_gradient(
-            sigma_scale**2 * jnp.var(predict(params, memory, obs, features, action), axis=-1)
-        )
+        rewards = predict(params, memory, obs, features, action)
+        return stop_gradient(sigma_scale**2 * jnp.var(rewards, axis=-1))
 
     def loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
-        """Half the sum over members of squared errors: a member's pace does not depend on how many there are."""
+        """Return half the sum of squared errors over members: a mean would slow each one down."""
         target = t.reward[:, None] + t.noise  # [T, K]
-        if noise_variance is not None and counted:
-            before = of_action(prior.apply(memory.prior, obs), t.action)
-            target = before + kept(noise_variance, memory.visits[obs, t.action])[:, None] * (
-                target - before
-            )
+        if noise_variance is not None and shrinks_targets:
+            start = take_members(prior.apply(memory.prior, obs), t.action)
+            factor = shrinkage(noise_variance, memory.visits[obs, t.action])
+            target = start + factor[:, None] * (target - start)
         return 0.5 * jnp.sum(
             jnp.square(predict(params, memory, obs, features, t.action) - target), axis=-1
         )
 
-    def kept(noise_variance: float | Array, visits: Array) -> Array:
-        """The share of a target that n visits outweigh the prior with: n / (n + rho / p^2).
+    def shrinkage(noise_variance: float | Array, visits: Array) -> Array:
+        """Return `n / (n + rho / p^2)`, by which targets are shrunk towards the prior.
 
-        Targets r + zeta alone would be averaged to a variance rho / n, as if there were no prior. Shrunk like this their average is a
-        sample of the posterior, whose variance is 1 / (1 / p^2 + n / rho), at whatever pace it is approached.
+        The mean of n targets `r + zeta` has variance rho / n, as if there were no prior. Shrunk, it
+        is a sample of the posterior, whose variance is `1 / (1 / p^2 + n / rho)`.
         """
-        known = prior_scale**2 * visits
-        return known / jnp.maximum(known + noise_variance, TINY)
+        prior_visits = prior_scale**2 * visits
+        return prior_visits / jnp.maximum(prior_visits + noise_variance, TINY)
 
     def observe(memory: Tree, t: Trajectory) -> Tree:
-        if not counted:
+        if not shrinks_targets:
             return memory
-        return memory._replace(
-            visits=memory.visits.at[t.obs[..., :-1], t.action].add(
-                t.mask.astype(memory.visits.dtype)
-            )
-        )
+        mask = t.mask.astype(memory.visits.dtype)
+        return memory._replace(visits=memory.visits.at[t.obs[..., :-1], t.action].add(mask))
 
     return Uncertainty(
         init=init,

@@ -1,4 +1,4 @@
-"""What an ensemble with priors and stored noise converges to where every observation is a row of its own, in closed form."""
+"""The limit of the ensemble in closed form, for integers: samples of a Gaussian posterior."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,11 @@ from jax.lax import stop_gradient
 
 from ersac.nets.layers import normal
 from ersac.types import Array, Params, Rng, Trajectory, Tree
-from ersac.uncertainty.base import TINY, Uncertainty, gaussian_noise
+from ersac.uncertainty.base import TINY, Uncertainty, gaussian_noise, no_loss
 
 
 class PosteriorMemory(NamedTuple):
-    """What the members believe, and how often each pair was tried: no optimiser sees either."""
+    """The members' mean rewards and the visit counts."""
 
     reward: Tree  # [S, A, K]
     visits: Tree  # [S, A]
@@ -26,36 +26,42 @@ def posterior_ensemble(
     noise_variance: float | Array,
     sigma_scale: float | Array,
 ) -> Uncertainty:
-    """Members that are samples of the Gaussian posterior, whose variance at a pair tried n times is 1 / (1 / p^2 + n / rho).
+    """Return an ensemble whose members are samples of the posterior of the mean reward.
 
-    A member begins with a draw from the prior and takes in each real step once, with the step's own noise. There is nothing left to be
-    learned from replaying it, and so nothing that replaying could collapse.
+    With the prior N(0, p^2) and reward noise of variance rho, the posterior variance after n visits
+    is `1 / (1 / p^2 + n / rho)`. Each member starts at a draw from the prior and averages the
+    rewards plus its own stored noise. `observe` uses each step once, so replay has no effect on
+    sigma.
+
+    prior_scale: p; noise_variance: rho.
     """
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        drawn = normal(rng, (n_states, n_actions, members), prior_scale)
-        return Params({}, {}), PosteriorMemory(drawn, np.zeros((n_states, n_actions), np.float32))
+        prior = normal(rng, (n_states, n_actions, members), prior_scale)
+        return Params({}, {}), PosteriorMemory(prior, np.zeros((n_states, n_actions), np.float32))
 
-    def sigma2(params: Params, believed: Tree, obs: Array, features: Array, action: Array) -> Array:
-        return stop_gradient(sigma_scale**2 * jnp.var(believed.reward[obs, action], axis=-1))
+    def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
+        return stop_gradient(sigma_scale**2 * jnp.var(memory.reward[obs, action], axis=-1))
 
-    def loss(params: Params, believed: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
-        return jnp.zeros_like(t.reward)
+    def observe(memory: Tree, t: Trajectory) -> Tree:
+        """Add all steps at once: steps at one pair have the step size of the last of them.
 
-    def observe(believed: Tree, t: Trajectory) -> Tree:
-        """Several steps at one pair share the divisor that all of them leave behind, so the order of steps is immaterial."""
+        The result does not depend on their order.
+        """
         pair = (t.obs[..., :-1], t.action)
-        visits = believed.visits.at[pair].add(t.mask)
-        surprise = t.reward[..., None] + t.noise - believed.reward[pair]
-        share = prior_scale**2 / jnp.maximum(prior_scale**2 * visits[pair] + noise_variance, TINY)
+        visits = memory.visits.at[pair].add(t.mask)
+        error = t.reward[..., None] + t.noise - memory.reward[pair]
+        step_size = prior_scale**2 / jnp.maximum(
+            prior_scale**2 * visits[pair] + noise_variance, TINY
+        )
         return PosteriorMemory(
-            believed.reward.at[pair].add((t.mask * share)[..., None] * surprise), visits
+            memory.reward.at[pair].add((t.mask * step_size)[..., None] * error), visits
         )
 
     return Uncertainty(
         init=init,
         sigma2=sigma2,
-        loss=loss,
+        loss=no_loss,
         observe=observe,
         rows={},
         noise=gaussian_noise(noise_variance, members),
