@@ -15,7 +15,7 @@ from ersac import api, cli, config
 from ersac.config import SettingsError, rollouts_per_chunk
 from ersac.config.presets import PRESETS
 from ersac.loops import device, devices
-from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir
+from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir, seal
 from ersac.runs.recorder import Recorder
 
 # All presets are killed and go on in test_kills; here the one on-policy, and one estimator that keeps what none of them does.
@@ -162,7 +162,7 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
 
 def rewrite(directory, saved, arrays) -> None:
     """Put other arrays into a checkpoint, with all digests as they must be."""
-    data = bytes(checkpoint._npz(arrays))
+    data = bytes(seal.npz_bytes(arrays))
     (directory / f"{saved.number:012d}.npz").write_bytes(data)
     path = directory / f"{saved.number:012d}.json"
     manifest = checkpoint.unseal_manifest(path.read_bytes())
@@ -442,12 +442,12 @@ def test_a_recorder_comes_back_as_it_was():
             recorder.make_map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
         )
     again = Recorder.from_state(settings, recorder.state())
-    for name in ("episodes", "solved", "steps", "chunks", "map_halvings", "recent"):
+    for name in ("episodes", "solved_at", "steps", "chunks", "map_halvings", "recent_goals"):
         assert repr(getattr(again, name)) == repr(getattr(recorder, name)), name
     assert {k: v.tobytes() for k, v in again.state().items()} == {
         k: v.tobytes() for k, v in recorder.state().items()
     }
-    assert len(again.stats()[0].goals) == 9
+    assert len(again.episode_stats()[0].goals) == 9
 
 
 def test_what_ends_after_the_budget_of_steps_does_not_count():
