@@ -1159,7 +1159,7 @@ FAULTS = [
         "in_process_env.encode_batch",
         "replace",
         "reliability/test_workers.py",
-        "test_what_becomes_of_a_worker_is_told_in_one_line[shape]",
+        "test_a_worker_that_fails_is_reported_in_one_line[shape]",
         old="A.shape[1:] != B",
         new="A.ndim != 1 + len(B)",
     ),

@@ -1,4 +1,4 @@
-"""A small run, what is left of it, and disks that fail or crash at a chosen operation."""
+"""A small run, digests of its files, and disks that fail or crash at a chosen operation."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from ersac.analysis import picture
 from ersac.loops import devices
 from ersac.runs import checkpoint, checkpointer, disk
 
-devices.claim_cores()  # before anything here wakes jax: these runs are shared out as real ones are
+devices.claim_cores()  # before jax starts: seeds are spread over the cores as in real runs
 SMALL = {
     "depth": 6,
     "seeds": 2,
@@ -27,7 +27,7 @@ SMALL = {
 
 @pytest.fixture
 def quick(monkeypatch) -> None:
-    """Checkpoints after every chunk, and no time for pictures."""
+    """Checkpoints after every chunk, and no pictures."""
     monkeypatch.setattr(checkpointer, "COST_SHARE", float("inf"))
     monkeypatch.setattr(picture, "draw_picture", lambda *_: None)
     monkeypatch.setattr(picture, "picture_png", lambda _: b"a picture")
@@ -35,7 +35,7 @@ def quick(monkeypatch) -> None:
 
 @pytest.fixture
 def train(quick) -> Callable[..., api.Result]:
-    """Run the small run in a directory, or go on with it."""
+    """Return a function that starts or resumes the small run in a directory."""
 
     def run(
         out: Path, agent: str = "ersac", poll=lambda: 0, exact: bool = False, **changes
@@ -51,7 +51,7 @@ def train(quick) -> Callable[..., api.Result]:
 
 
 def digests(run: Path) -> dict[str, str]:
-    """A digest of every array that a run left: its last checkpoint, and its facts."""
+    """Return a digest of every array of a run: of its last checkpoint and its results."""
     newest = checkpoint.checkpoint_numbers(run / checkpoint.DIRECTORY)[-1]
     found = {}
     for path in (run / checkpoint.DIRECTORY / f"{newest:012d}.npz", run / "facts.npz"):
@@ -70,14 +70,14 @@ def left() -> Callable[[Path], dict[str, str]]:
 
 
 class Crash(BaseException):
-    """The power is gone."""
+    """Power loss."""
 
 
-def counted(ops: disk.Ops, at: Callable[[int, str, tuple], None]) -> disk.Ops:
-    """The operations, each preceded by a call with its number, its name and its arguments."""
+def with_hook(ops: disk.Ops, at: Callable[[int, str, tuple], None]) -> disk.Ops:
+    """Return operations that first call `at` with their number, name and arguments."""
     number = -1
 
-    def seen(name: str) -> Callable:
+    def hooked(name: str) -> Callable:
         def operation(*args):
             nonlocal number
             number += 1
@@ -86,31 +86,31 @@ def counted(ops: disk.Ops, at: Callable[[int, str, tuple], None]) -> disk.Ops:
 
         return operation
 
-    return disk.Ops(*(seen(name) for name in disk.Ops._fields))
+    return disk.Ops(*(hooked(name) for name in disk.Ops._fields))
 
 
 @pytest.fixture
 def failing() -> Callable[..., disk.Ops]:
-    """A disk whose operation number k fails with an errno; it notes the names of all."""
+    """A disk whose operation number k fails with an errno; it lists the names of all."""
 
-    def make(k: int, number: int, seen: list[str]) -> disk.Ops:
+    def make(k: int, number: int, names: list[str]) -> disk.Ops:
         def at(n: int, name: str, args: tuple) -> None:
-            seen.append(name)
+            names.append(name)
             if n == k:
                 raise OSError(number, os.strerror(number))
 
-        return counted(disk.Ops(), at)
+        return with_hook(disk.Ops(), at)
 
     return make
 
 
 class Memory:
-    """A disk in memory that keeps what was written apart from what is durable, and can lose power at any operation."""
+    """A disk in memory that can lose power at any operation; it knows which data is durable."""
 
-    KINDS = ("clean", "un-synced lost", "rename kept but data lost", "half write")
+    LOSSES = ("clean", "un-synced lost", "rename kept but data lost", "half write")
 
-    def __init__(self, kind: str) -> None:
-        self.kind, self.crash_at = kind, -1
+    def __init__(self, loss: str) -> None:
+        self.loss, self.crash_at = loss, -1
         self.files: dict[int, bytearray] = {}  # by inode, as the running system sees them
         self.durable: dict[int, bytes] = {}
         self.entries: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Memory:
         self.dead = False
 
     def ops(self) -> disk.Ops:
-        mine = disk.Ops(
+        ops = disk.Ops(
             self.open,
             self.write,
             self.fsync,
@@ -131,7 +131,7 @@ class Memory:
             self.read,
             self.names,
         )
-        return counted(mine, self.at)
+        return with_hook(ops, self.at)
 
     def at(self, n: int, name: str, args: tuple) -> None:
         if self.dead:
@@ -139,7 +139,7 @@ class Memory:
         self.operations.append(name)
         if n == self.crash_at:
             self.dead = True
-            if self.kind == "half write" and name == "write":
+            if self.loss == "half write" and name == "write":
                 handle, data = args
                 self.files[handle] += bytes(data)[: len(data) // 2]
             raise Crash
@@ -152,9 +152,8 @@ class Memory:
         return inode
 
     def write(self, handle: int, data: bytes) -> int:
-        part = bytes(data)[
-            : max(1, (2 * len(data)) // 3)
-        ]  # a system may always write less than it was given
+        # A system may write less than it is given.
+        part = bytes(data)[: max(1, (2 * len(data)) // 3)]
         self.files[handle] += part
         return len(part)
 
@@ -181,8 +180,8 @@ class Memory:
         return list(self.entries)
 
     def survivors(self) -> dict[str, bytes]:
-        """What is found after the power is back."""
-        match self.kind:
+        """Return the files that are found after the power loss."""
+        match self.loss:
             case "un-synced lost":
                 return {name: self.durable[inode] for name, inode in self.durable_entries.items()}
             case "rename kept but data lost":

@@ -1,6 +1,7 @@
-"""Settings of every kind, right and wrong, where jax cannot be imported. Arguments: a seed, how many from Python, how many as words.
+"""Random settings, good and bad, in a process that cannot import jax.
 
-Prints a line of JSON for each: what was given, what became of it, and what the range of every field says should have.
+Arguments: a seed, how many from Python, how many as words of a command. Prints a line of JSON for
+each: what was given, its outcome, and the outcome that the range of every field demands.
 """
 
 import itertools
@@ -13,7 +14,7 @@ import typing
 from decimal import Decimal
 from fractions import Fraction
 
-sys.modules["jax"] = None  # an import of it is a traceback, and so a failure
+sys.modules["jax"] = None  # importing it is a traceback, and so a failure
 
 import numpy as np  # noqa: E402
 
@@ -124,16 +125,15 @@ WORDS = [
 ]
 
 
-AT_SEA = [
-    name for name in config.UNCERTAINTIES if name not in ("hashed", "linear")
-]  # which are of vectors
+# hashed and linear need vectors.
+DEEP_SEA_ESTIMATORS = [name for name in config.UNCERTAINTIES if name not in ("hashed", "linear")]
 BY_NETWORK = {"mlp": PRESETS, "table": TABLE_PRESETS}
 
 
 class Field(typing.NamedTuple):
-    """What a setting may be, read from its annotation but not with the code under test."""
+    """The values that a setting accepts, read from its annotation without the code under test."""
 
-    kind: type
+    cls: type
     low: float = 0
     high: float = 100
     above: bool = False
@@ -154,17 +154,17 @@ class Field(typing.NamedTuple):
                 and len(listed) > 0
                 and all(one.takes(item) for item in listed)
             )
-        if self.kind is typing.Any:
-            return False  # none of the junk is what can be given there
-        if self.kind is bool or isinstance(value, bool):
-            return self.kind is bool and isinstance(value, bool)
+        if self.cls is typing.Any:
+            return False  # nothing in JUNK is valid there
+        if self.cls is bool or isinstance(value, bool):
+            return self.cls is bool and isinstance(value, bool)
         if not isinstance(value, numbers.Real):
             return False
         value = value.item() if isinstance(value, np.generic) else value
         if value != value or value in (math.inf, -math.inf):
             return False
         inside = (value > self.low if self.above else value >= self.low) and value <= self.high
-        return inside and (self.kind is float or value == int(value))
+        return inside and (self.cls is float or value == int(value))
 
 
 def field_of(hint) -> Field:
@@ -187,10 +187,10 @@ def field_of(hint) -> Field:
 
 
 def value_for(field: Field, rng: random.Random):
-    """One for which it matters, or anything at all."""
+    """Return a value in or near the range, or junk."""
     if rng.random() < 0.3:
         return rng.choice(JUNK)
-    if field.kind is bool:
+    if field.cls is bool:
         return rng.random() < 0.5
     if field.words:
         return rng.choice(field.words)
@@ -210,7 +210,7 @@ def value_for(field: Field, rng: random.Random):
         math.nextafter(high, math.inf),
     ]
     edges += [math.nextafter(field.low, math.inf), math.nextafter(high, -math.inf)]
-    if field.kind is int:
+    if field.cls is int:
         return rng.choice(
             [
                 *edges,
@@ -230,11 +230,11 @@ def value_for(field: Field, rng: random.Random):
 
 
 def misspelt(word: str, rng: random.Random) -> str:
-    place = rng.randrange(len(word))
+    at = rng.randrange(len(word))
     return rng.choice(
         [
-            word[:place] + word[place + 1 :],
-            word[:place] + rng.choice("xyz_") + word[place:],
+            word[:at] + word[at + 1 :],
+            word[:at] + rng.choice("xyz_") + word[at:],
             word.upper(),
             word + "s",
         ]
@@ -242,17 +242,17 @@ def misspelt(word: str, rng: random.Random) -> str:
 
 
 def named(rng: random.Random, names: list[str]) -> tuple[str, bool]:
-    """A name, and whether it is one."""
+    """Return a name, perhaps misspelt, and whether it is in the list."""
     word = rng.choice(names)
     if rng.random() < 0.06:
         word = misspelt(word, rng)
     return word, word in names
 
 
-def outcome(deed, good: bool | None, allowed) -> dict:
-    """What became of some settings, beside what should have."""
+def outcome(make, good: bool | None, allowed) -> dict:
+    """Return the outcome of making settings, and the one that is wanted."""
     try:
-        settings = deed()
+        settings = make()
     except config.SettingsError as error:
         text = str(error)
         return {
@@ -275,43 +275,41 @@ def outcome(deed, good: bool | None, allowed) -> dict:
     return {"outcome": "accepted", "wanted": good, "settings": run_dir.settings_json(settings)}
 
 
-def choice(rng: random.Random) -> tuple[dict, bool, config.Experiment]:
-    """Who learns, and how sure it is of that; with settings that have the fields there are then."""
+def draw_agent(rng: random.Random) -> tuple[dict, bool, config.Experiment]:
+    """Return the arguments that choose an agent, whether they are valid, and its settings."""
     agent, known = named(rng, list(PRESETS))
-    who, good = {"agent": agent}, known
+    chosen, good = {"agent": agent}, known
     base = config.Experiment(agent=PRESETS[agent] if known else PRESETS["ersac"])
     if rng.random() < 0.3:
-        who["network"], known = named(rng, list(BY_NETWORK))
+        chosen["network"], known = named(rng, list(BY_NETWORK))
         good &= (
             known
-            and agent in BY_NETWORK.get(who["network"], {})
+            and agent in BY_NETWORK.get(chosen["network"], {})
             and isinstance(base.agent, config.ActorCritic)
         )
         if good:
-            base = config.Experiment(agent=BY_NETWORK[who["network"]][agent])
+            base = config.Experiment(agent=BY_NETWORK[chosen["network"]][agent])
     if rng.random() < 0.4:
-        who["uncertainty"], known = named(rng, AT_SEA)
+        chosen["uncertainty"], known = named(rng, DEEP_SEA_ESTIMATORS)
         good &= known and isinstance(base.agent, config.ActorCritic)
         if good:
             base = config.replace_at(
-                base, ("agent", "uncertainty"), config.UNCERTAINTIES[who["uncertainty"]]()
+                base, ("agent", "uncertainty"), config.UNCERTAINTIES[chosen["uncertainty"]]()
             )
-    return who, good, base
+    return chosen, good, base
 
 
 def from_python(rng: random.Random) -> dict:
-    who, good, base = choice(rng)
+    chosen, good, base = draw_agent(rng)
     hints = {path[-1]: hint for path, hint, _ in config.leaves(base) if path != ("agent_name",)}
     if rng.random() < 0.03:
-        who["agent"], good = rng.choice([None, 5, ["ersac"], math.nan, "", Nasty(), {}]), False
+        chosen["agent"], good = rng.choice([None, 5, ["ersac"], math.nan, "", Nasty(), {}]), False
     if isinstance(base.agent, config.ActorCritic) and rng.random() < 0.02:
-        who["network"] = junk = rng.choice(JUNK)
+        chosen["network"] = junk = rng.choice(JUNK)
         good &= junk is None
     changes = {}
     for _ in range(rng.randint(0, 4)):
-        name, _ = named(
-            rng, [name for name in hints if name != "network"]
-        )  # which is as a name, and above
+        name, _ = named(rng, [name for name in hints if name != "network"])
         changes[name] = value_for(field_of(hints.get(name, int)), rng)
     bad = [
         name
@@ -324,16 +322,17 @@ def from_python(rng: random.Random) -> dict:
             return "; did you mean " in text or "; known: " in text
         if text.startswith("--network must be "):
             return (
-                text == f"--network must be mlp or table, not {config.short_repr(who['network'])}"
+                text
+                == f"--network must be mlp or table, not {config.short_repr(chosen['network'])}"
             )
-        told = [(name, config.option(name, hints[name])) for name in bad if name in hints]
+        options = {name: config.option(name, hints[name]) for name in bad if name in hints}
         return any(
-            f"{option} must be {config.describe(hints[name])}, not {config.short_repr(changes[name])}"
-            == text
-            for name, option in told
+            f"{option} must be {config.describe(hints[name])}, "
+            f"not {config.short_repr(changes[name])}" == text
+            for name, option in options.items()
         )
 
-    given = {**who, **changes}
+    given = {**chosen, **changes}
     return {
         "given": config.short_repr(
             {name: config.short_repr(value) for name, value in given.items()}
@@ -342,14 +341,14 @@ def from_python(rng: random.Random) -> dict:
 
 
 def as_words(rng: random.Random) -> dict:
-    who, _, base = choice(rng)
+    chosen, _, base = draw_agent(rng)
     hints = {
         config.option(path[-1], hint): hint
         for path, hint, _ in config.leaves(base)
         if path != ("agent_name",)
     }
     argv = ["deep-sea" if rng.random() < 0.97 else rng.choice(["deepsea", "", "--depth"])]
-    argv += [word for name, value in who.items() for word in (f"--{name}", value)]
+    argv += [word for name, value in chosen.items() for word in (f"--{name}", value)]
     for _ in range(rng.randint(0, 3)):
         option, _ = named(rng, list(hints))
         field = field_of(hints.get(option, int))
@@ -357,7 +356,7 @@ def as_words(rng: random.Random) -> dict:
         words = (
             [str(item) for item in value]
             if isinstance(value, list | tuple)
-            else [rng.choice(WORDS) if rng.random() < 0.2 else plain(value)]
+            else [rng.choice(WORDS) if rng.random() < 0.2 else to_text(value)]
         )
         argv += (
             [f"{option}={words[0]}", *words[1:]]
@@ -367,16 +366,14 @@ def as_words(rng: random.Random) -> dict:
     if rng.random() < 0.1:
         argv.insert(rng.randint(0, len(argv)), rng.choice(WORDS))
     taken = []
-    commands.run_training = lambda settings, *rest: (
-        taken.append(settings) or 0
-    )  # what follows is a run
-    deed = lambda: (cli.dispatch(["train", *argv]), taken[0])[1]
+    commands.run_training = lambda settings, *rest: taken.append(settings) or 0  # does not train
+    parse = lambda: (cli.dispatch(["train", *argv]), taken[0])[1]
     return {"given": config.short_repr(argv)} | outcome(
-        deed, None, lambda text: 0 < len(" ".join(text.split())) < 500
+        parse, None, lambda text: 0 < len(" ".join(text.split())) < 500
     )
 
 
-def plain(value) -> str:
+def to_text(value) -> str:
     try:
         return str(value)
     except Exception:

@@ -1,4 +1,4 @@
-"""Processes that are there to be killed: a sweep's driver, and writers of records.
+"""Processes that tests kill: a sweep's driver, and writers of run directories.
 
 Arguments: sweep NAME DIRECTORY ENGINE, or records DIRECTORY FIRST LAST.
 """
@@ -17,9 +17,7 @@ from ersac.runs import disk, run_dir
 from ersac.sweeps import catalogue
 from ersac.sweeps.catalogue import LineFactory, Sweep, SweepSize
 
-SYNC_SECONDS = (
-    0.01  # that a writer's disk takes for each file: most of its time is spent inside a record
-)
+SYNC_SECONDS = 0.01  # per file: a writer spends most of its time inside a record
 TINY = {"hidden": (8, 8), "rollout": 20}
 LINES = tuple(
     LineFactory("mlp").line(f"gamma-{gamma}", "ersac", gamma=gamma, **TINY) for gamma in (0.9, 0.99)
@@ -34,47 +32,47 @@ SWEEPS = {
 }
 
 
-def often(found: list[catalogue.Instance]) -> list[catalogue.Instance]:
-    """Instances that are saved after every chunk: a driver that lives for a second gets somewhere."""
+def save_every_chunk(found: list[catalogue.Instance]) -> list[catalogue.Instance]:
+    """Return the instances with a checkpoint after every chunk: each second makes progress."""
     return [
-        each._replace(settings=config.override(each.settings, checkpoint_seconds=0.0))
-        for each in found
+        instance._replace(settings=config.override(instance.settings, checkpoint_seconds=0.0))
+        for instance in found
     ]
 
 
 def sweep(name: str, home: str, engine: str) -> None:
-    """Run a sweep of this file, or one that anybody can run as it is."""
-    from ersac.runs import checkpointer  # jax, which writers need not wait for
+    """Run a sweep of this file or of the catalogue."""
+    from ersac.runs import checkpointer  # imports jax, which writers do not need
 
     if name in SWEEPS:
         instances = catalogue.instances
         catalogue.SWEEPS, checkpointer.COST_SHARE = SWEEPS, math.inf
-        catalogue.instances = lambda *args: often(instances(*args))
+        catalogue.instances = lambda *args: save_every_chunk(instances(*args))
     cli.main(["sweep", name, "--out", home, "--engine", engine])
 
 
 def run_arrays(number: int) -> tuple[config.Experiment, run_dir.EpisodeStats, run_dir.Metrics]:
-    """What a writer writes under a number."""
+    """Return what a writer writes under a number."""
     settings = api.make_settings(depth=5, seeds=1, seed=number)
     rng = np.random.default_rng(number)
     column = rng.random((1, 50)).astype(np.float32)
-    facts = run_dir.EpisodeStats(
+    stats = run_dir.EpisodeStats(
         number, rng.random(2000) < 0.5, rng.normal(size=2000).astype(np.float32)
     )
-    return settings, facts, run_dir.Metrics(np.arange(50), {"tau": column})
+    return settings, stats, run_dir.Metrics(np.arange(50), {"tau": column})
 
 
-def write_records(home: Path, first: int, last: int, tell: Callable[[int], None]) -> None:
-    """Write one record after the other, and tell of each that is there."""
+def write_records(home: Path, first: int, last: int, report: Callable[[int], None]) -> None:
+    """Write one run directory after the other, and report each that is complete."""
     for number in range(first, last):
-        settings, facts, metrics = run_arrays(number)
+        settings, stats, metrics = run_arrays(number)
         directory = home / str(number)
         if run_dir.read_failure(directory, settings) or run_dir.valid_summary(directory, settings):
             continue
-        result = api.Result(settings, [facts], metrics, [], 0, 0.0, 1.0, 1.0, [], directory)
+        result = api.Result(settings, [stats], metrics, [], 0, 0.0, 1.0, 1.0, [], directory)
         with run_dir.hold_run(directory, settings, resume=True):
-            run_dir.write_results(directory, [facts], metrics, [], None, result.summary())
-        tell(number)
+            run_dir.write_results(directory, [stats], metrics, [], None, result.summary())
+        report(number)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, to the bit; what is not is found, named and moved aside."""
+"""Checkpoints load bit for bit; a damaged one is detected, named and moved aside."""
 
 import io
 import os
@@ -55,7 +55,7 @@ def test_every_bit_and_type_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("change", "words"),
     [
         (
             lambda t: {**t, "half": np.zeros(6, np.float16)},
@@ -70,11 +70,11 @@ def test_every_bit_and_type_comes_back(tmp_path):
         (lambda t: {**t, "keys": jax.random.key_data(t["keys"])}, "loop/keys"),
     ],
 )
-def test_a_checkpoint_of_another_shape_is_refused_in_one_line(tmp_path, spoil, words):
+def test_a_checkpoint_of_another_shape_is_refused_in_one_line(tmp_path, change, words):
     checkpoint.save_checkpoint(tmp_path, 7, {"loop": tree()}, NOTES)
     with pytest.raises(disk.DiskError) as error:
         checkpoint.restore(
-            checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail), "loop", spoil(tree())
+            checkpoint.load_checkpoint(tmp_path, "abc", pytest.fail), "loop", change(tree())
         )
     assert words in str(error.value)
     assert "\n" not in str(error.value)
@@ -82,11 +82,11 @@ def test_a_checkpoint_of_another_shape_is_refused_in_one_line(tmp_path, spoil, w
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory) -> Path:
-    """Two generations."""
-    made = tmp_path_factory.mktemp("two")
+    """A directory with two checkpoints."""
+    directory = tmp_path_factory.mktemp("two")
     for number in (10, 20):
-        checkpoint.save_checkpoint(made, number, {"loop": tree(number)}, NOTES)
-    return made
+        checkpoint.save_checkpoint(directory, number, {"loop": tree(number)}, NOTES)
+    return directory
 
 
 def copy(two: Path, to: Path) -> Path:
@@ -98,40 +98,40 @@ def copy(two: Path, to: Path) -> Path:
 OLDER = {name: raw(array) for name, array in checkpoint.flatten({"loop": tree(10)})[0].items()}
 
 
-def falls_back(directory: Path, what: str = "") -> None:
-    """The damage is named in one line and moved aside, and the older generation is used."""
-    told: list[str] = []
-    found = checkpoint.load_checkpoint(directory, "abc", told.append)
-    assert found is not None, what
-    assert found.number == 10, what
+def assert_falls_back(directory: Path, label: str = "") -> None:
+    """Assert that the damage is reported in one line and the older checkpoint is used."""
+    notes: list[str] = []
+    found = checkpoint.load_checkpoint(directory, "abc", notes.append)
+    assert found is not None, label
+    assert found.number == 10, label
     assert {name: raw(array) for name, array in found.arrays.items()} == OLDER
-    assert len(told) == 1, what
-    assert "000000000020.json is damaged (" in told[0], what
-    assert "\n" not in told[0], what
+    assert len(notes) == 1, label
+    assert "000000000020.json is damaged (" in notes[0], label
+    assert "\n" not in notes[0], label
     assert checkpoint.checkpoint_numbers(directory) == [10]
     assert (directory / "000000000020.json.bad").exists()
 
 
-def damaged(two: Path, tmp_path: Path, change, times: int) -> None:
+def assert_damage_is_found(two: Path, tmp_path: Path, change, times: int) -> None:
     rng = np.random.default_rng(0)
     names = ["000000000020.npz", "000000000020.json"]
     sizes = np.array([os.path.getsize(two / name) for name in names])
     directory = copy(two, tmp_path / "damaged")
-    whole = {name: (two / name).read_bytes() for name in names}
+    intact = {name: (two / name).read_bytes() for name in names}
     for number in range(times):
-        for name, data in whole.items():
+        for name, data in intact.items():
             (directory / name).write_bytes(data)
         path = (
             directory
             / names[rng.choice(2, p=sizes / sizes.sum()) if number % 2 else number // 2 % 2]
         )
-        path.write_bytes(change(rng, bytearray(whole[path.name])))
-        falls_back(directory, f"{number} {path.name}")
+        path.write_bytes(change(rng, bytearray(intact[path.name])))
+        assert_falls_back(directory, f"{number} {path.name}")
 
 
 @pytest.fixture
 def hasty(monkeypatch) -> None:
-    """A disk that is not waited for: these tests are not about crashes."""
+    """A disk that does not sync directories: these tests are not about crashes."""
     monkeypatch.setattr(disk, "OPS", disk.OPS._replace(sync_directory=lambda _: None))
 
 
@@ -141,12 +141,12 @@ def test_1000_bit_flips(two, tmp_path):
         data[rng.integers(len(data))] ^= 1 << rng.integers(8)
         return data
 
-    damaged(two, tmp_path, flip, 1000)
+    assert_damage_is_found(two, tmp_path, flip, 1000)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_200_truncations(two, tmp_path):
-    damaged(two, tmp_path, lambda rng, data: data[: rng.integers(len(data))], 200)
+    assert_damage_is_found(two, tmp_path, lambda rng, data: data[: rng.integers(len(data))], 200)
 
 
 @pytest.mark.parametrize("suffixes", [(".npz",), (".json",), (".npz", ".json")])
@@ -157,14 +157,12 @@ def test_swapped_files(two, tmp_path, suffixes):
         a.rename(directory / "aside")
         b.rename(a)
         (directory / "aside").rename(b)
-    told: list[str] = []
+    notes: list[str] = []
     with pytest.raises(disk.DiskError, match=r"no good checkpoint in .*: 2 damaged") as error:
-        checkpoint.load_checkpoint(directory, "abc", told.append)
-    assert len(told) == 2
+        checkpoint.load_checkpoint(directory, "abc", notes.append)
+    assert len(notes) == 2
     assert "\n" not in str(error.value)
-    with pytest.raises(
-        disk.DiskError, match="no good checkpoint"
-    ):  # it does not start afresh behind anybody's back
+    with pytest.raises(disk.DiskError, match="no good checkpoint"):  # it does not start again
         checkpoint.load_checkpoint(directory, "abc", pytest.fail)
 
 
@@ -173,17 +171,19 @@ def test_a_missing_half(two, tmp_path, name):
     directory = copy(two, tmp_path / "missing")
     (directory / name).unlink()
     if name.endswith("npz"):
-        falls_back(directory)
-        assert checkpoint.load_checkpoint(directory, "abc", pytest.fail).number == 10  # said once
-    else:  # arrays without a manifest never were a checkpoint
+        assert_falls_back(directory)
+        assert (
+            checkpoint.load_checkpoint(directory, "abc", pytest.fail).number == 10
+        )  # reported once
+    else:  # arrays without a manifest are not a checkpoint
         assert checkpoint.load_checkpoint(directory, "abc", pytest.fail).number == 10
 
 
 def test_another_runs_checkpoint_is_not_taken(two, tmp_path):
-    told: list[str] = []
+    notes: list[str] = []
     with pytest.raises(disk.DiskError):
-        checkpoint.load_checkpoint(copy(two, tmp_path / "other"), "xyz", told.append)
-    assert ["a run with other settings" in line for line in told] == [True, True]
+        checkpoint.load_checkpoint(copy(two, tmp_path / "other"), "xyz", notes.append)
+    assert ["a run with other settings" in line for line in notes] == [True, True]
 
 
 class Canary:
@@ -195,7 +195,7 @@ class Canary:
 
 
 def malicious(number: int, canary: Path) -> bytes:
-    """Files that run code when they are unpickled, in 20 disguises."""
+    """Return a file that runs code when it is unpickled, in one of 20 forms."""
     evil, fine, buffer = (
         np.array([Canary(canary)] * (1 + number // 4), dtype=object),
         np.zeros(3),
@@ -226,8 +226,8 @@ def test_20_malicious_files_are_refused_and_run_nothing(tmp_path):
             "sha256": disk.digest(data),
         }  # the attacker can compute digests too
         (directory / "000000000020.json").write_bytes(checkpoint.seal_manifest(manifest))
-        told: list[str] = []
-        assert checkpoint.load_checkpoint(directory, "abc", told.append).number == 10
-        assert len(told) == 1
-        assert "not readable" in told[0]
+        notes: list[str] = []
+        assert checkpoint.load_checkpoint(directory, "abc", notes.append).number == 10
+        assert len(notes) == 1
+        assert "not readable" in notes[0]
         assert not canary.exists()

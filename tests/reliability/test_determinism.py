@@ -1,4 +1,4 @@
-"""The same settings and seeds give the same bits in another process; other seeds do not; no key is used twice."""
+"""Same settings, same bits in another process; other seeds, other bits; no key used twice."""
 
 import json
 import os
@@ -17,15 +17,15 @@ from ersac.loops import device
 
 @pytest.fixture(scope="module")
 def twins() -> list[list[list[str]]]:
-    """What two processes came to, whose dictionaries and sets are ordered differently."""
+    """The digests from two processes with different hash seeds."""
     script = str(Path(__file__).with_name("twin.py"))
-    kept = {
+    cache = {
         "JAX_COMPILATION_CACHE_DIR": jax.config.jax_compilation_cache_dir,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     run = lambda number: subprocess.run(
         [sys.executable, script],
-        env=os.environ | kept | {"PYTHONHASHSEED": number},
+        env=os.environ | cache | {"PYTHONHASHSEED": number},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -40,7 +40,7 @@ def test_twenty_configs_in_two_processes(twins):
 
 
 def test_no_two_seeds_are_alike(twins):
-    """Of one run, of all runs, and of sixty-four seeds that share one map of actions."""
+    """In one run, in all runs, and among sixty-four seeds with one action mapping."""
     *configs, many = twins[0]
     assert len(set(many)) == 64
     found = [digest for config in configs for digest in config]
@@ -48,7 +48,7 @@ def test_no_two_seeds_are_alike(twins):
 
 
 def trace(settings: config.Experiment) -> None:
-    """A chunk of one seed, looked at by jax's own check of keys; it cannot look into a vmapped scan, and seeds are nothing but that."""
+    """Trace a chunk of one seed under jax's check of key reuse, which does not see into a vmap."""
     program = device.prepare_device(settings)
     carry, env_params, key = jax.tree.map(
         lambda leaf: leaf[0], (program.carry, program.env_params, program.keys)
@@ -57,13 +57,8 @@ def trace(settings: config.Experiment) -> None:
         jax.jit(partial(device.chunk, settings)).lower(carry, env_params, key)
 
 
-ALIKE = (
-    "vanilla",
-    "optimism",
-    "ersac-replay",
-    "vanilla-replay",
-    "boot-dqn-large",
-)  # each draws where another one does
+# Each draws its random numbers where another preset does.
+ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")
 CASES = [
     *(
         pytest.param({"agent": agent}, marks=pytest.mark.slow if agent in ALIKE else ())
@@ -86,9 +81,9 @@ def test_no_key_is_used_twice(changes, monkeypatch):
 
 def test_a_key_that_is_used_twice_is_noticed(monkeypatch):
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    twice = lambda settings, agent, envs, key, whole=device.draw_all_noise: (
+    twice = lambda settings, agent, envs, key, original=device.draw_all_noise: (
         jax.random.normal(key),
-        whole(settings, agent, envs, key),
+        original(settings, agent, envs, key),
     )[1]
     monkeypatch.setattr(device, "draw_all_noise", twice)
     with pytest.raises(jax.errors.KeyReuseError):

@@ -1,4 +1,4 @@
-"""Files whole or not at all; one writer a run."""
+"""Durable files, locks, and no pickle."""
 
 import ast
 import contextlib
@@ -30,10 +30,13 @@ def save(directory: Path, number: int) -> None:
     checkpoint.save_checkpoint(directory, number, TREES[number], NOTES)
 
 
-def crashes(directory, monkeypatch, memory, crash, kind: str, crash_at: int) -> list[str]:
-    """Save thrice on a disk that crashes at an operation of the third; what survives is put on a real one. Returns the operations."""
+def crashes(directory, monkeypatch, memory, crash, loss: str, crash_at: int) -> list[str]:
+    """Save thrice on a disk that crashes at an operation of the third; return the operations.
+
+    What survives is written to the directory.
+    """
     directory.mkdir()
-    sim = memory(kind)
+    sim = memory(loss)
     monkeypatch.setattr(disk, "OPS", sim.ops())
     save(directory, 0)
     save(directory, 1)
@@ -48,53 +51,53 @@ def crashes(directory, monkeypatch, memory, crash, kind: str, crash_at: int) -> 
 
 
 def test_every_operation_may_be_the_last_before_a_crash(tmp_path, monkeypatch, memory, crash):
-    operations = crashes(tmp_path / "whole", monkeypatch, memory, crash, "clean", 1000)
+    operations = crashes(tmp_path / "complete", monkeypatch, memory, crash, "clean", 1000)
     assert {"open", "write", "fsync", "rename", "unlink", "sync_directory", "read"} <= set(
         operations
     )
     found = set()
-    for kind in memory.KINDS:
+    for loss in memory.LOSSES:
         for k in range(len(operations) + 1):
-            directory = tmp_path / f"{kind} {k}"
-            crashes(directory, monkeypatch, memory, crash, kind, k)
+            directory = tmp_path / f"{loss} {k}"
+            crashes(directory, monkeypatch, memory, crash, loss, k)
             complaints: list[str] = []
             good = checkpoint.load_checkpoint(directory, "abc", complaints.append)
-            assert good is not None, (kind, k)
-            assert not complaints, (kind, k)  # a crash is no damage
+            assert good is not None, (loss, k)
+            assert not complaints, (loss, k)  # a crash is not damage
             assert good.number in (1, 2)
             for number in checkpoint.checkpoint_numbers(directory):
-                checkpoint.verify(directory, number)  # none that would be an alarm one day
+                checkpoint.verify(directory, number)  # no false alarm later
             np.testing.assert_array_equal(good.arrays["w"], TREES[good.number]["w"])
             found.add(good.number)
-            save(directory, 3)  # and life goes on
+            save(directory, 3)  # saving continues
             assert checkpoint.load_checkpoint(directory, "abc", complaints.append).number == 3
             assert len(checkpoint.checkpoint_numbers(directory)) == checkpoint.MAX_TO_KEEP
             assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
-    assert found == {1, 2}  # crashes fell before and after the moment from which the new one counts
+    assert found == {1, 2}  # crashes fell before and after the newest became valid
 
 
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=lambda n: errno.errorcode[n]
 )
 def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch, failing, number):
-    seen: list[str] = []
-    for k in range(-1, 1000):  # first one that goes well, to see how many operations there are
+    operations: list[str] = []
+    for k in range(-1, 1000):  # -1: nothing fails, to count the operations
         directory = tmp_path / str(k)
         monkeypatch.setattr(disk, "OPS", disk.Ops())
         save(directory, 0)
         save(directory, 1)
-        monkeypatch.setattr(disk, "OPS", failing(k, number, seen if k < 0 else []))
+        monkeypatch.setattr(disk, "OPS", failing(k, number, operations if k < 0 else []))
         if k < 0:
             save(directory, 2)
             continue
-        if k == len(seen):
+        if k == len(operations):
             break
         with pytest.raises(disk.DiskError) as error:
             save(directory, 2)
         text = str(error.value)
         assert "\n" not in text
         assert str(directory) in text
-        if seen[k] in ("open", "write", "fsync", "close", "rename"):
+        if operations[k] in ("open", "write", "fsync", "close", "rename"):
             assert os.strerror(number) in text
             assert re.search(r"; needs [\d,]+ bytes, [\d,]+ are free$", text)
         monkeypatch.setattr(disk, "OPS", disk.Ops())
@@ -104,7 +107,7 @@ def test_a_failed_save_is_loud_and_the_last_good_one_stays(tmp_path, monkeypatch
         assert good.number in (1, 2)
         assert not complaints
         assert not [name for name in os.listdir(directory) if name.endswith(disk.PARTIAL)]
-    assert k == len(seen) > 18
+    assert k == len(operations) > 18
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)], ids=oct)
@@ -129,7 +132,7 @@ for line in sys.stdin:
     try:
         with disk.lock(pathlib.Path(line.strip())):
             print("won", flush=True)
-            sys.stdin.readline()  # until told
+            sys.stdin.readline()  # until the test writes a line
     except SettingsError as error:
         print(error, flush=True)
         sys.stdin.readline()
@@ -143,27 +146,27 @@ def test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who(tmp_path):
         )
         for _ in range(2)
     ]
-    say = lambda one, text: (one.stdin.write(text + "\n"), one.stdin.flush())
+    say = lambda process, text: (process.stdin.write(text + "\n"), process.stdin.flush())
     for number in range(100):
-        if number % 2:  # a lock that somebody left behind
+        if number % 2:  # the lock file of a process that is gone
             (tmp_path / str(number)).write_text(
                 json.dumps(
                     {"pid": 2**22 + 1, "host": os.uname().nodename, "since": "long ago"}
                 ).ljust(256)
             )
-        for one in pair:
-            say(one, str(tmp_path / str(number)))
-        told = [one.stdout.readline().strip() for one in pair]
-        assert told.count("won") == 1, told
-        winner = pair[told.index("won")]
-        (refusal,) = [text for text in told if text != "won"]
+        for process in pair:
+            say(process, str(tmp_path / str(number)))
+        answers = [process.stdout.readline().strip() for process in pair]
+        assert answers.count("won") == 1, answers
+        winner = pair[answers.index("won")]
+        (refusal,) = [text for text in answers if text != "won"]
         assert f"process {winner.pid} on {os.uname().nodename} since 20" in refusal
-        for one in pair:
-            say(one, "go on")
-    for one in pair:
-        one.stdin.close()
-        assert one.wait(10) == 0
-        one.stdout.close()
+        for process in pair:
+            say(process, "go on")
+    for process in pair:
+        process.stdin.close()
+        assert process.wait(10) == 0
+        process.stdout.close()
 
 
 def test_a_lock_is_free_again_after_sigkill(tmp_path):
@@ -187,7 +190,7 @@ def test_a_lock_is_free_again_after_sigkill(tmp_path):
 
 
 def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(tmp_path):
-    """Its file still names the one before, who was killed."""
+    """Its file still names the previous holder, which was killed."""
     name = lambda pid: json.dumps({"pid": pid, "host": os.uname().nodename, "since": "2001"})
     path = tmp_path / "lock"
     path.write_text(name(2**22 + 1))

@@ -1,4 +1,4 @@
-"""How commands end: fixed exit codes, one line each; signals are heard while compiled code runs."""
+"""Exit codes, one-line errors, and signals during compiled calls."""
 
 import errno
 import itertools
@@ -14,7 +14,7 @@ from ersac import cli
 from ersac.config import SettingsError
 from ersac.runs import checkpoint, disk, exits, run_dir
 
-BEGIN = (
+TRAIN = (
     "train",
     "deep-sea",
     "--depth",
@@ -31,7 +31,7 @@ BEGIN = (
     "--quiet",
     "--resume",
 )
-BEGIN += ("--episodes", "20", "--no-stop-when-solved", "--checkpoint-seconds", "0", "--out")
+TRAIN += ("--episodes", "20", "--no-stop-when-solved", "--checkpoint-seconds", "0", "--out")
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO)
 
 
@@ -58,17 +58,17 @@ def test_codes_are_fixed():
 def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
     quick, left, tmp_path, monkeypatch, failing, capsys
 ):
-    """Every operation of a whole run, from its first directory to its last summary, fails once."""
-    seen: list[str] = []
-    monkeypatch.setattr(disk, "OPS", failing(-1, 0, seen))
-    assert code(*BEGIN, str(tmp_path / "whole" / "run")) == 0
+    """Every operation of a run, from its first directory to its summary, fails once."""
+    operations: list[str] = []
+    monkeypatch.setattr(disk, "OPS", failing(-1, 0, operations))
+    assert code(*TRAIN, str(tmp_path / "undisturbed" / "run")) == 0
     monkeypatch.setattr(disk, "OPS", disk.Ops())
-    whole, kept = left(tmp_path / "whole" / "run"), 0
-    assert len(seen) > 60
-    for k, number in zip(range(len(seen)), itertools.cycle(ERRORS), strict=False):
+    undisturbed, resumable = left(tmp_path / "undisturbed" / "run"), 0
+    assert len(operations) > 60
+    for k, number in zip(range(len(operations)), itertools.cycle(ERRORS), strict=False):
         run = tmp_path / str(k) / "run"
         monkeypatch.setattr(disk, "OPS", failing(k, number, []))
-        assert code(*BEGIN, str(run)) == 74, (k, seen[k])
+        assert code(*TRAIN, str(run)) == 74, (k, operations[k])
         out, err = capsys.readouterr()
         assert out == ""
         assert err.count("\n") == 1, err
@@ -76,7 +76,7 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
         assert str(run.parent) in err
         monkeypatch.setattr(disk, "OPS", disk.Ops())
         if checkpoint.checkpoint_numbers(run / "checkpoints"):
-            kept += (
+            resumable += (
                 checkpoint.load_checkpoint(
                     run / "checkpoints", run_dir.run_hash(run_dir.read_settings(run)), pytest.fail
                 )
@@ -84,50 +84,51 @@ def test_whatever_fails_in_a_run_is_one_line_and_nothing_good_is_lost(
             )
             assert capsys.readouterr().err == ""
         if k % 16 == 0:
-            assert code(*BEGIN, str(run)) == 0
-            assert left(run) == whole
-    assert kept > len(seen) / 3
+            assert code(*TRAIN, str(run)) == 0
+            assert left(run) == undisturbed
+    assert resumable > len(operations) / 3
 
 
 def test_debug_shows_the_traceback(quick, tmp_path, monkeypatch, failing):
     monkeypatch.setattr(disk, "OPS", failing(5, errno.EIO, []))
     with pytest.raises(disk.DiskError):
-        cli.main([*BEGIN, str(tmp_path / "run"), "--debug"])
+        cli.main([*TRAIN, str(tmp_path / "run"), "--debug"])
 
 
 def test_two_runs_on_one_directory(quick, tmp_path, monkeypatch, capsys):
-    assert code(*BEGIN, str(tmp_path / "run")) == 0
+    assert code(*TRAIN, str(tmp_path / "run")) == 0
     with disk.lock(tmp_path / "run" / run_dir.LOCK):
         for argv in (
-            (*BEGIN, str(tmp_path / "run")),
-            (*BEGIN[:-1], "--no-resume", "--out", str(tmp_path / "run")),
+            (*TRAIN, str(tmp_path / "run")),
+            (*TRAIN[:-1], "--no-resume", "--out", str(tmp_path / "run")),
             ("resume", str(tmp_path / "run")),
         ):
             assert code(*argv) == 2
             assert capsys.readouterr().err.startswith(
-                f"ersac: {tmp_path / 'run'} is in use by process {os.getpid()} on {os.uname().nodename} since 20"
+                f"ersac: {tmp_path / 'run'} is in use by process {os.getpid()} "
+                f"on {os.uname().nodename} since 20"
             )
 
 
-WATCHED = """
+BUSY = """
 import hashlib, sys, time
 from ersac.runs import exits
-with exits.SignalWatcher() as watch:
-    if sys.argv[1] == "asks":
-        watch.poll()
+with exits.SignalWatcher() as watcher:
+    if sys.argv[1] == "polls":
+        watcher.poll()
     print("ready", flush=True)
-    began = time.monotonic()
-    while time.monotonic() < began + 3:  # as deaf as a compiled call: Python's own handlers wait until it is over
+    started = time.monotonic()
+    while time.monotonic() < started + 3:  # as in a compiled call, Python's handlers wait
         hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)
-        if watch.poll():
-            sys.exit(exits.signal_exit_code(watch.poll()))
+        if watcher.poll():
+            sys.exit(exits.signal_exit_code(watcher.poll()))
 """
 
 
-def watched(asks: str, *signals: int) -> tuple[int, float]:
-    """The return code of a busy process, and the seconds between the last signal and its end."""
+def run_busy(polls: str, *signals: int) -> tuple[int, float]:
+    """Return the exit code of a busy process, and the seconds from the last signal to its end."""
     with subprocess.Popen(
-        [sys.executable, "-c", WATCHED, asks], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", BUSY, polls], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "ready\n"
         for number in signals:
@@ -139,23 +140,23 @@ def watched(asks: str, *signals: int) -> tuple[int, float]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_waits_for_the_chunk_and_the_second_does_not(number):
-    returned, alone = watched("asks", number)
+    returned, alone = run_busy("polls", number)
     assert returned == 128 + number
-    returned, both = watched("asks", number, signal.SIGINT)
+    returned, both = run_busy("polls", number, signal.SIGINT)
     assert returned == 130
     assert both < min(0.5, alone / 2)
-    returned, early = watched("does not ask yet", number)  # nothing to save
+    returned, early = run_busy("does not poll yet", number)  # nothing to save
     assert returned == 128 + number
     assert early < min(0.5, alone / 2)
 
 
 def test_signals_are_left_as_they_were():
     before = [signal.getsignal(number) for number in exits.SIGNALS]
-    with exits.SignalWatcher() as watch:
-        assert watch.poll() == 0
+    with exits.SignalWatcher() as watcher:
+        assert watcher.poll() == 0
         os.kill(os.getpid(), signal.SIGTERM)
         until = time.monotonic() + 5
-        while not watch.poll() and time.monotonic() < until:
+        while not watcher.poll() and time.monotonic() < until:
             time.sleep(0.01)
-        assert watch.poll() == signal.SIGTERM
+        assert watcher.poll() == signal.SIGTERM
     assert [signal.getsignal(number) for number in exits.SIGNALS] == before

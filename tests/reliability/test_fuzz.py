@@ -1,4 +1,4 @@
-"""Ten thousand settings, right and wrong: what cannot be used is refused in one line before jax, what is accepted takes its first step."""
+"""Ten thousand settings: bad ones are refused in one line before jax, others take a step."""
 
 import collections
 import json
@@ -39,7 +39,7 @@ TINY = {
     "stochastic": False,
     "mapping_seed": None,
 }
-# A program is compiled for each: the first at every commit, the others when there is time.
+# A program is compiled for each; all but the first are slow tests.
 SETTLED = [
     (agent, uncertainty)
     for agent in ("vanilla", "optimism")
@@ -51,12 +51,12 @@ REPLAYED = [
     ("vanilla-replay", "ensemble"),
 ]
 OTHERS = [("boot-dqn", None), ("ersac", "counts"), ("ersac", "posterior"), *REPLAYED, *SETTLED]
-KINDS = [("ersac", "ensemble"), *(pytest.param(*kind, marks=pytest.mark.slow) for kind in OTHERS)]
+AGENTS = [("ersac", "ensemble"), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
-    """What became of every one of them, in a process without jax."""
+    """The outcome of every case, from a process without jax."""
     command = [
         sys.executable,
         str(Path(__file__).with_name("fuzzer.py")),
@@ -82,13 +82,13 @@ def accepted(cases):
 def test_no_traceback_in_ten_thousand(cases):
     assert len(cases) == FROM_PYTHON + AS_WORDS == 10_000
     assert [case for case in cases if case["outcome"] not in ("accepted", "rejected", "help")] == []
-    for how in ("from_python", "as_words"):
-        counted = collections.Counter(case["outcome"] for case in cases if case["how"] == how)
+    for source in ("from_python", "as_words"):
+        counted = collections.Counter(case["outcome"] for case in cases if case["how"] == source)
         assert min(counted["accepted"], counted["rejected"]) > 0.1 * counted.total()  # both happen
 
 
 def test_what_is_refused_is_what_must_be_and_says_why(cases):
-    """From Python: exactly what its field does not take, by field, range and value, or by the nearest name."""
+    """From Python, exactly what a field does not accept is refused, with range or nearest name."""
     wrong = [
         case
         for case in cases
@@ -104,23 +104,23 @@ def test_what_is_accepted_stays_accepted(accepted):
 
 
 def fits(settings: config.Experiment) -> bool:
-    """What is accepted alone may not fit together, which is told when an agent is built: see the test below."""
-    learner, wants = settings.agent, getattr(settings.agent, "uncertainty", None)
-    if isinstance(learner, config.BootDQN):
+    """Return whether settings that are valid one by one fit together, as building checks."""
+    agent, estimator = settings.agent, getattr(settings.agent, "uncertainty", None)
+    if isinstance(agent, config.BootDQN):
         return True
-    if learner.network == "table":
-        return not isinstance(wants, config.Rnd)
+    if agent.network == "table":
+        return not isinstance(estimator, config.Rnd)
     layers = (
-        *learner.hidden,
-        *(learner.estimator_hidden if isinstance(wants, config.Ensemble | config.Rnd) else ()),
+        *agent.hidden,
+        *(agent.estimator_hidden if isinstance(estimator, config.Ensemble | config.Rnd) else ()),
     )
-    return not getattr(wants, "shared_reward_heads", False) and not any(
+    return not getattr(estimator, "shared_reward_heads", False) and not any(
         width % 2 for width in layers
     )
 
 
 def refusal(settings: config.Experiment) -> str:
-    """What is said when an agent is built that cannot be; nothing where it can."""
+    """Return the error of building an agent; empty if there is none."""
     try:
         device.build(settings)
     except SettingsError as error:
@@ -129,33 +129,33 @@ def refusal(settings: config.Experiment) -> str:
 
 
 def test_what_does_not_fit_together_is_refused_in_one_line_and_nothing_else_is(accepted):
-    told = {
+    errors = {
         settings: refusal(config.override(settings, seeds=1, depth=4))
         for settings in accepted[:400]
     }
-    assert [settings for settings, text in told.items() if fits(settings) == bool(text)] == []
-    assert not any("\n" in text for text in told.values())
-    assert 10 < sum(map(bool, told.values())) < 200
+    assert [settings for settings, text in errors.items() if fits(settings) == bool(text)] == []
+    assert not any("\n" in text for text in errors.values())
+    assert 10 < sum(map(bool, errors.values())) < 200
 
 
 def first_step(settings: config.Experiment) -> None:
-    """One rollout, one update, and all numbers finite after it; NonFinite if not."""
+    """Run one rollout and one update; NonFinite if a number is not finite after it."""
     program = device.prepare_device(settings)
     chunk = next(device.run_device(program))
     device.snapshot_device(program, chunk.carry)
 
 
 def tiny(settings: config.Experiment) -> config.Experiment:
-    """The same numbers in a sea that costs nothing: programs that differ only in those are compiled once."""
+    """Return the settings with the same floats and tiny shapes: few programs are compiled."""
     names = {path[-1] for path, _, _ in config.leaves(settings)}
     changes = {name: value for name, value in TINY.items() if name in names}
     if "noise_variance" in names:
-        told = (
+        variances = (
             value
             for name, value in config.floats(settings).items()
             if name.endswith(".noise_variance")
         )
-        changes["noise_variance"] = next(told, 0.0)
+        changes["noise_variance"] = next(variances, 0.0)
     if "learn_tau" in names:
         changes["learn_tau"] = True
     for name in {"critic", "normalise_advantages", "credit_early_ends", "first_visit"} & names:
@@ -163,25 +163,25 @@ def tiny(settings: config.Experiment) -> config.Experiment:
     return config.override(settings, **changes)
 
 
-@pytest.mark.parametrize(("agent", "uncertainty"), KINDS)
+@pytest.mark.parametrize(("agent", "uncertainty"), AGENTS)
 def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
-    kind = config.BootDQN if uncertainty is None else config.UNCERTAINTIES[uncertainty]
-    of_kind = lambda learner: isinstance(getattr(learner, "uncertainty", learner), kind)
-    mine = [
+    cls = config.BootDQN if uncertainty is None else config.UNCERTAINTIES[uncertainty]
+    matches = lambda settings: isinstance(getattr(settings, "uncertainty", settings), cls)
+    candidates = [
         settings
         for settings in map(tiny, accepted)
-        if settings.agent_name == agent and of_kind(settings.agent) and fits(settings)
+        if settings.agent_name == agent and matches(settings.agent) and fits(settings)
     ]
-    unlike = list({repr(config.floats(settings)): settings for settings in mine}.values())
+    unlike = list({repr(config.floats(settings)): settings for settings in candidates}.values())
     assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen
     for settings in unlike[:40]:
         first_step(settings)
 
 
-@pytest.mark.parametrize(("agent", "uncertainty"), KINDS)
+@pytest.mark.parametrize(("agent", "uncertainty"), AGENTS)
 @pytest.mark.parametrize("edge", ["low", "high", "worst"])
 def test_edges_take_their_first_step(agent, uncertainty, edge):
-    """Every number at the same end of its range, and each at the end at which products grow largest."""
+    """Every number at the same end of its range, or at the end where products are largest."""
     settings = tiny(api.make_settings(agent=agent, uncertainty=uncertainty, depth=4))
     small = {"tau0", "alpha"} if edge == "worst" else set()
     for path, hint, value in list(config.leaves(settings)):
@@ -283,29 +283,29 @@ def test_small_shapes_take_their_first_step(shape):
 
 
 def test_accepted_shapes_can_be_traced(accepted, monkeypatch):
-    """All of a chunk but its compilation, with the shapes it would have."""
+    """A whole chunk is traced with its real shapes, without compilation."""
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    seen = set()
+    traced = set()
     for settings in accepted:
         form = config.override(
             device.static_device_settings(settings), seeds=1, depth=min(settings.env.depth, 30)
         )
-        if form in seen or not fits(settings) or config.bytes_needed(form) > 2e7:
+        if form in traced or not fits(settings) or config.bytes_needed(form) > 2e7:
             continue
-        seen.add(form)
+        traced.add(form)
         program = device.prepare_device(config.with_floats(form, config.floats(settings)))
         carry, env_params, key = jax.tree.map(
             lambda leaf: leaf[0], (program.carry, program.env_params, program.keys)
         )
         after, _ = jax.eval_shape(partial(device.chunk, program.settings), carry, env_params, key)
         assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, carry)
-        if len(seen) == TRACED:
+        if len(traced) == TRACED:
             break
-    assert len(seen) == TRACED
+    assert len(traced) == TRACED
 
 
 BOOT = {"agent": "boot-dqn", "members": 5, "batch": 1}
-KEPT = {"depth": 2, "batch": 1, "capacity": 5_000}  # nearly all of it is replay
+LARGE_REPLAY = {"depth": 2, "batch": 1, "capacity": 5_000}  # nearly all of it is replay
 TABLE = {"network": "table"}
 NEEDS = [
     {"uncertainty": "ensemble"},
@@ -314,14 +314,14 @@ NEEDS = [
     TABLE | {"uncertainty": "ensemble", "noise_variance": 0.1},
     TABLE | {"uncertainty": "posterior", "critic": "all-actions"},
     TABLE | {"uncertainty": "counts"},
-    TABLE | KEPT | {"agent": "ersac-replay"},
+    TABLE | LARGE_REPLAY | {"agent": "ersac-replay"},
     TABLE | {"agent": "ersac-replay-max", "batch": 1, "capacity": 1},
     {"uncertainty": "ensemble", "noise_variance": 0.1},  # which counts visits besides
     {"uncertainty": "posterior", "critic": "all-actions"},
     {"uncertainty": "counts"},
-    KEPT | {"agent": "ersac-replay"},
-    KEPT | {"agent": "ersac-replay-max", "members": 3},
-    KEPT | {"agent": "vanilla-replay", "uncertainty": "counts", "rollout": 1},
+    LARGE_REPLAY | {"agent": "ersac-replay"},
+    LARGE_REPLAY | {"agent": "ersac-replay-max", "members": 3},
+    LARGE_REPLAY | {"agent": "vanilla-replay", "uncertainty": "counts", "rollout": 1},
     {"agent": "ersac-replay-max", "batch": 1, "capacity": 1},  # and nearly none
     BOOT | {"replay": 1},  # nearly all of it is tables
     BOOT | {"replay": 100_000},  # most of it is replay
@@ -342,7 +342,7 @@ def test_what_a_run_needs_is_known_before_it_begins(changes, monkeypatch):
 
 
 def test_what_a_chunk_draws_to_replay_counts_too():
-    """A number for each transition of each batch, all of them drawn at once."""
+    """A number for each transition of each batch, all drawn at once."""
     need = lambda **changes: config.bytes_needed(
         api.make_settings(agent="boot-dqn", seeds=1, **changes)
     )
@@ -355,12 +355,13 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
     monkeypatch.setattr(
         os,
         "sysconf",
-        lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name),
+        lambda name, original=os.sysconf: pages if name == "SC_PHYS_PAGES" else original(name),
     )
     settings = api.make_settings(depth=1000, seeds=100)
     with pytest.raises(
         SettingsError,
-        match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; --seeds \d+ would fit$",
+        match=r"^--seeds 100 at --depth 1000 needs about [\d,]+ GB, and this machine has 9; "
+        r"--seeds \d+ would fit$",
     ) as error:
         config.check_memory(settings)
     fit = int(str(error.value).split("--seeds ")[2].split()[0])
@@ -404,10 +405,11 @@ def test_as_much_is_kept_as_would_fit(monkeypatch, tmp_path, agent, name, change
     monkeypatch.setattr(
         os,
         "sysconf",
-        lambda name, whole=os.sysconf: pages if name == "SC_PHYS_PAGES" else whole(name),
+        lambda name, original=os.sysconf: pages if name == "SC_PHYS_PAGES" else original(name),
     )
     settings = api.make_settings(agent=agent, **{name: 10_000_000}, **changes)
-    words = rf"^--seeds \d+ at --depth 20 needs about [\d,]+ GB, and this machine has 9; --{name} \d+ would fit$"
+    words = r"^--seeds \d+ at --depth 20 needs about [\d,]+ GB, and this machine has 9; "
+    words += rf"--{name} \d+ would fit$"
     with pytest.raises(SettingsError, match=words) as error:
         api.train(agent=agent, out=tmp_path / "run", show=False, **{name: 10_000_000}, **changes)
     fit = int(str(error.value).split(f"--{name} ")[1].split()[0])

@@ -1,4 +1,4 @@
-"""The first number that is not one is named, with its step; nothing of it is saved."""
+"""The first non-finite number is named with its step, and never saved."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from ersac.runs import checkpoint, checkpointer
 from ersac.runs.exits import NonFinite
 from ersac.types import Trajectory
 
-DEPTH, ROLLOUT = 7, 5  # a rollout sees a row of the sea at most once, so a row is a step
+DEPTH, ROLLOUT = 7, 5  # a rollout sees a row of DeepSea at most once: a row is a step
 SMALL = {
     "depth": DEPTH,
     "seeds": 2,
@@ -25,85 +25,89 @@ SMALL = {
     "episodes": 1000,
     "stop_when_solved": False,
 }
-ACTING, LEARNING = ("reward", "logits"), ("sigma2", "payoff", "gradient", "log_tau", "params")
-TENSORS = (*ACTING, *LEARNING)
+ROLLOUT_TENSORS, UPDATE_TENSORS = (
+    ("reward", "logits"),
+    ("sigma2", "payoff", "gradient", "log_tau", "params"),
+)
+TENSORS = (*ROLLOUT_TENSORS, *UPDATE_TENSORS)
 ROLLOUTS = 40
 
 
 @jax.custom_vjp
-def spoils_gradient(x, on_nonfinite):
+def nan_gradient(x, on_nonfinite):
     return x
 
 
-spoils_gradient.defvjp(
+nan_gradient.defvjp(
     lambda x, on_nonfinite: (x, on_nonfinite),
     lambda on_nonfinite, g: (jnp.where(on_nonfinite, jnp.nan, g), None),
 )
 
 
-class Spoiler:
-    """Makes one tensor bad at one rollout and row. Which, when and where is a traced number, so that one compiled program has them all.
+class NanInjector:
+    """Makes one tensor NaN at one rollout and row.
 
-    That number comes as --checkpoint-seconds, which nothing in a program reads.
+    Tensor, rollout and row are a traced number, so that one compiled program serves all cases. The
+    number is given as --checkpoint-seconds, which no program reads.
     """
 
     code = time = None
 
     def bad(self, name: str, row=None):
-        which, when, where = self.code // 1000, self.code % 1000 // 10, self.code % 10
-        here = (which == 1 + TENSORS.index(name)) & (self.time == when)
-        return here if row is None else here & (row == where)
+        tensor, rollout, bad_row = self.code // 1000, self.code % 1000 // 10, self.code % 10
+        hit = (tensor == 1 + TENSORS.index(name)) & (self.time == rollout)
+        return hit if row is None else hit & (row == bad_row)
 
     def at(self, x, name: str, row=None):
         return jnp.where(self.bad(name, row), jnp.nan, x)
 
 
 @pytest.fixture
-def spoiled(monkeypatch):
-    """A house in which the spoiler lives. Its programs are nobody else's."""
-    spoiler = Spoiler()
+def injector(monkeypatch):
+    """All functions through which the tensors pass, with the injector; programs are not reused."""
+    inject = NanInjector()
     device._compiled.cache_clear()
 
-    def build(settings, whole=device.build):
-        spoiler.code = settings.run.checkpoint_seconds
-        return whole(settings)
+    def build(settings, original=device.build):
+        inject.code = settings.run.checkpoint_seconds
+        return original(settings)
 
-    def rollout(env, agent, env_params, learner, *rest, whole=device.rollout):
-        spoiler.time = learner.opt["time"]
-        return whole(env, agent, env_params, learner, *rest)
+    def rollout(env, agent, env_params, learner, *rest, original=device.rollout):
+        inject.time = learner.opt["time"]
+        return original(env, agent, env_params, learner, *rest)
 
-    def make_env(settings, whole=device.make_env):
-        env = whole(settings)
+    def make_env(settings, original=device.make_env):
+        env = original(settings)
 
         def step(env_params, state, action, key):
-            told = env.step(env_params, state, action, key)
-            return told._replace(reward=spoiler.at(told.reward, "reward", state.row))
+            step = env.step(env_params, state, action, key)
+            return step._replace(reward=inject.at(step.reward, "reward", state.row))
 
         return env._replace(step=step)
 
-    def logits(parts, params, obs, whole=actor_critic.policy_logits):
-        return spoiler.at(whole(parts, params, obs), "logits", obs // DEPTH)
+    def logits(parts, params, obs, original=actor_critic.policy_logits):
+        return inject.at(original(parts, params, obs), "logits", obs // DEPTH)
 
-    def uncertainty(*args, whole=agent_build.make_uncertainty):
-        made = whole(*args)
-        return made._replace(
+    def uncertainty(*args, original=agent_build.make_uncertainty):
+        result = original(*args)
+        return result._replace(
             sigma2=lambda *x: (
-                spoiler.at(made.sigma2(*x), "sigma2") if len(x[2].shape) else made.sigma2(*x)
+                inject.at(result.sigma2(*x), "sigma2") if len(x[2].shape) else result.sigma2(*x)
             )
         )
 
-    def payoff(*args, whole=game.payoff):
-        return spoils_gradient(spoiler.at(whole(*args), "payoff"), spoiler.bad("gradient"))
+    def payoff(*args, original=game.payoff):
+        return nan_gradient(inject.at(original(*args), "payoff"), inject.bad("gradient"))
 
-    def optimisers(*args, whole=agent_build.make_optimisers):
-        made = whole(*args)
+    def optimisers(*args, original=agent_build.make_optimisers):
+        result = original(*args)
         wrap = lambda inner, name: inner._replace(
             update=lambda g, s: (
-                lambda step, state: (jax.tree.map(lambda x: spoiler.at(x, name), step), state)
+                lambda step, state: (jax.tree.map(lambda x: inject.at(x, name), step), state)
             )(*inner.update(g, s))
         )
-        return made._replace(
-            dense=wrap(made.dense, "params"), log_tau=wrap(made.log_tau, "log_tau")
+        return result._replace(
+            dense=wrap(result.dense, "params"), log_tau=wrap(result.log_tau, "log_tau")
         )
 
     monkeypatch.setattr(device, "build", build)
@@ -117,38 +121,37 @@ def spoiled(monkeypatch):
     device._compiled.cache_clear()
 
 
-def code(tensor: str, when: int, where: int) -> float:
-    return 1000.0 * (1 + TENSORS.index(tensor)) + 10 * when + where
+def code(tensor: str, rollout: int, row: int) -> float:
+    return 1000.0 * (1 + TENSORS.index(tensor)) + 10 * rollout + row
 
 
-def words(tensor: str, when: int, t: int) -> str:
-    """What the complaint must say of a tensor that was spoilt in rollout `when`, at step t of it (both from zero)."""
+def words(tensor: str, rollout: int, t: int) -> str:
+    """Return the message for a tensor that is NaN at step t of a rollout, both from zero."""
     moment = (
-        f"at step {ROLLOUT * when + t + 1}"
-        if tensor in ACTING
-        else f"after step {ROLLOUT * (when + 1)}"
+        f"at step {ROLLOUT * rollout + t + 1}"
+        if tensor in ROLLOUT_TENSORS
+        else f"after step {ROLLOUT * (rollout + 1)}"
     )
-    return (
-        f"{tensor} is not finite {moment} (rollout {when + 1}) of seed 0; nothing of it was saved"
-    )
+    where = f"{moment} (rollout {rollout + 1}) of seed 0"
+    return f"{tensor} is not finite {where}; nothing of it was saved"
 
 
-def test_the_right_tensor_and_step_are_named(spoiled):
+def test_the_right_tensor_and_step_are_named(injector):
     rng = np.random.default_rng(0)
     for tensor in TENSORS:
         for _ in range(10):
-            when, t = int(rng.integers(ROLLOUTS)), int(rng.integers(ROLLOUT))
+            rollout, t = int(rng.integers(ROLLOUTS)), int(rng.integers(ROLLOUT))
             settings = api.make_settings(
-                **SMALL, checkpoint_seconds=code(tensor, when, (ROLLOUT * when + t) % DEPTH)
+                **SMALL, checkpoint_seconds=code(tensor, rollout, (ROLLOUT * rollout + t) % DEPTH)
             )
-            got, complaint = 0, ""
+            got, message = 0, ""
             try:
                 for got, _ in enumerate(device.run_device(device.prepare_device(settings)), 1):
-                    assert got <= when // 10, tensor
+                    assert got <= rollout // 10, tensor
             except NonFinite as error:
-                complaint = str(error)
-            assert complaint == words(tensor, when, t)
-            assert got == when // 10  # every chunk before it was given out, and none after
+                message = str(error)
+            assert message == words(tensor, rollout, t)
+            assert got == rollout // 10  # every chunk before it was given out, and none after
     quiet = device.run_device(
         device.prepare_device(api.make_settings(**SMALL, checkpoint_seconds=0.0))
     )
@@ -157,7 +160,7 @@ def test_the_right_tensor_and_step_are_named(spoiled):
     )  # and no false alarm
 
 
-def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsys, monkeypatch):
+def test_exit_code_3_and_the_last_good_checkpoint_stays(injector, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpointer.Checkpointer, "due", lambda self: True)
     monkeypatch.setattr(picture, "picture_png", lambda _: b"")
     names = {"--checkpoint-seconds": code("reward", 27, (ROLLOUT * 27 + 3) % DEPTH)} | {
@@ -190,7 +193,7 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(spoiled, tmp_path, capsy
         assert all(np.isfinite(file[name]).all() for name in file.files)
 
 
-SPOILT = {
+LEAVES = {
     "rows": lambda learner: learner.params.rows,
     "dense": lambda learner: learner.params.dense["policy"]["top"],
     "opt": lambda learner: learner.opt["running"].advantage_square,
@@ -198,17 +201,18 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("place", SPOILT)
-def test_a_state_that_is_spoilt_where_nobody_looked_is_not_saved(place):
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_non_finite_state_that_no_metric_shows_is_not_saved(name):
     program = device.prepare_device(
-        api.make_settings(**SMALL, network="table" if place.endswith("tables") else "mlp")
+        api.make_settings(**SMALL, network="table" if name.endswith("tables") else "mlp")
     )
     learner = jax.tree.map(np.array, program.carry.learner)
-    leaf = SPOILT[place](learner)
+    leaf = LEAVES[name](learner)
     leaf[(0, *[-1] * (leaf.ndim - 1))] = np.inf
     with pytest.raises(
         NonFinite,
-        match=rf"^{'opt' if place.startswith('opt') else 'params/' + place}.* is not finite at rollout 0, where it was",
+        match=rf"^{'opt' if name.startswith('opt') else 'params/' + name}.* is not finite "
+        "at rollout 0, where it was",
     ):
         device.snapshot_device(program, program.carry._replace(learner=learner))
 
@@ -218,13 +222,13 @@ def test_observations_are_watched_where_they_are_numbers():
     one = jax.tree.map(lambda leaf: leaf[0], learner)
     flat = jnp.zeros((2, ROLLOUT))  # of two environments
     pixels = jnp.zeros((2, ROLLOUT + 1, 4, 4)).at[1, 3, 1, 2].set(jnp.inf)
-    seen = guard.finite_sums(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
-    seen = {name: np.asarray(value)[None, None] for name, value in seen.items()}
-    assert guard.find_nonfinite(seen, {}, ROLLOUT) == [guard.NonFiniteValue("observation", 0, 0, 3)]
+    sums = guard.finite_sums(Trajectory(pixels, flat, flat, flat, flat, flat, flat), one)
+    sums = {name: np.asarray(value)[None, None] for name, value in sums.items()}
+    assert guard.find_nonfinite(sums, {}, ROLLOUT) == [guard.NonFiniteValue("observation", 0, 0, 3)]
 
 
 def test_the_first_of_many_is_named():
-    """The earliest rollout, then the first seed, then the earliest step, then what comes first in the order of causes."""
+    """Ordered by rollout, seed, step, and the order in which tensors depend on each other."""
     fine = {
         "logits": np.zeros((3, 4, 5)),
         "reward": np.zeros((3, 4, 5)),
@@ -232,7 +236,7 @@ def test_the_first_of_many_is_named():
     }
     metrics = {name: np.zeros((3, 4)) for name in ("tau", "critic", "reward", "unheard of")}
     assert guard.find_nonfinite(fine, metrics, 5) == []
-    spoil = lambda place, *at: place.__setitem__(at, np.nan)
+    set_nan = lambda array, *at: array.__setitem__(at, np.nan)
     expected = [
         ("params", 2, 3, 5),
         ("unheard of", 2, 3, 5),
@@ -246,7 +250,7 @@ def test_the_first_of_many_is_named():
         ("params", 1, 3, 5),
         ("tau", 2, 2, 5),
     ]
-    places = [
+    arrays = [
         fine["params"],
         metrics["unheard of"],
         metrics["reward"],
@@ -255,13 +259,13 @@ def test_the_first_of_many_is_named():
         fine["logits"],
         fine["reward"],
     ]
-    places += [fine["params"], metrics["tau"]]
-    for place, (name, seed, rollout, step) in zip(places, expected, strict=True):
-        spoil(place, seed, rollout, *([step] if place.ndim == 3 else []))
+    arrays += [fine["params"], metrics["tau"]]
+    for array, (name, seed, rollout, step) in zip(arrays, expected, strict=True):
+        set_nan(array, seed, rollout, *([step] if array.ndim == 3 else []))
         assert guard.find_nonfinite(fine, metrics, 5)[0] == guard.NonFiniteValue(
             name, seed, rollout, step
         )
-    assert [(alarm.seed, alarm.tensor) for alarm in guard.find_nonfinite(fine, metrics, 5)] == [
+    assert [(found.seed, found.tensor) for found in guard.find_nonfinite(fine, metrics, 5)] == [
         (2, "tau"),
         (1, "params"),
     ]  # one a seed

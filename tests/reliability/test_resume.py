@@ -1,4 +1,4 @@
-"""A run that is stopped and continued is the run that never was; or it says in one line why it cannot be."""
+"""A run that is stopped and resumed is bit-identical, or says in one line why it cannot be."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from ersac.loops import device, devices
 from ersac.runs import checkpoint, checkpointer, disk, exits, run_dir, seal
 from ersac.runs.recorder import Recorder
 
-# All presets are killed and go on in test_kills; here the one on-policy, and one estimator that keeps what none of them does.
+# test_kills has all presets; here are an on-policy one, and an estimator that none of them uses.
 RARELY = tuple(agent for agent in PRESETS if agent != "ersac")
 CASES = [
     *(
@@ -46,13 +46,13 @@ ARGV = [
 
 
 def after(chunks: int):
-    """A signal that comes after some chunks of this life."""
-    asked = iter([0] * chunks)
-    return lambda: next(asked, signal.SIGTERM)
+    """Return a poll function that gives a signal after some chunks."""
+    polls = iter([0] * chunks)
+    return lambda: next(polls, signal.SIGTERM)
 
 
 def small_replay(learner) -> dict[str, int]:
-    """The largest would take seconds to save. A ring of twelve rollouts is cut when it is not yet full, and when it overwrites."""
+    """Return a replay that is quick to save, and is stopped before and after it is full."""
     match learner:
         case config.BootDQN():
             return {"replay": 500}
@@ -63,34 +63,34 @@ def small_replay(learner) -> dict[str, int]:
 
 @pytest.mark.parametrize(("agent", "uncertainty"), CASES)
 def test_run_2n_is_run_n_save_load_run_n(train, left, tmp_path, agent, uncertainty):
-    """Stopped by a signal, and again, and by a budget that is raised: every array of the end is the same."""
-    kind = (
+    """Stopped by signals, or by a budget that is raised later: every final array is the same."""
+    agent_settings = (
         {"agent": agent, "uncertainty": uncertainty}
         if uncertainty == "counts"
         else {"agent": agent}
     )
-    kind |= small_replay(PRESETS[agent])
-    train(tmp_path / "whole", **kind)
+    agent_settings |= small_replay(PRESETS[agent])
+    train(tmp_path / "whole", **agent_settings)
     with pytest.raises(exits.Stopped) as stop:
-        train(tmp_path / "cut", poll=after(2), **kind)
+        train(tmp_path / "cut", poll=after(2), **agent_settings)
     assert stop.value.number == signal.SIGTERM
     assert str(tmp_path / "cut") in str(stop.value)
     assert checkpoint.checkpoint_numbers(tmp_path / "cut" / "checkpoints") == [5, 10]
     with pytest.raises(exits.Stopped):
-        train(tmp_path / "cut", poll=after(1), **kind)
-    train(tmp_path / "cut", **kind)
-    train(tmp_path / "raised", episodes=40, **kind)
-    train(tmp_path / "raised", episodes=41, **kind)  # within what its last chunk brought
-    result = train(tmp_path / "raised", **kind)
-    whole = left(tmp_path / "whole")
-    assert len(whole) > 50
-    assert left(tmp_path / "cut") == whole
-    assert left(tmp_path / "raised") == whole
+        train(tmp_path / "cut", poll=after(1), **agent_settings)
+    train(tmp_path / "cut", **agent_settings)
+    train(tmp_path / "raised", episodes=40, **agent_settings)
+    train(tmp_path / "raised", episodes=41, **agent_settings)  # within the last chunk
+    result = train(tmp_path / "raised", **agent_settings)
+    expected = left(tmp_path / "whole")
+    assert len(expected) > 50
+    assert left(tmp_path / "cut") == expected
+    assert left(tmp_path / "raised") == expected
     assert result.environment_changes == []
 
 
 def test_what_is_saved_without_waiting_for_its_time(train, left, tmp_path):
-    """Where a signal stops it, and at the end."""
+    """After a signal, and at the end."""
     train(tmp_path / "whole", checkpoint_seconds=1000)
     assert checkpoint.checkpoint_numbers(tmp_path / "whole" / "checkpoints") == [30]
     for chunks, saved in ((2, [10]), (1, [10, 15])):
@@ -102,30 +102,28 @@ def test_what_is_saved_without_waiting_for_its_time(train, left, tmp_path):
 
 
 def test_checkpoints_cost_at_most_their_share(train, tmp_path, monkeypatch):
-    """The longer one takes, the longer it is until the next."""
+    """A slower checkpoint makes the interval to the next one longer."""
     monkeypatch.setattr(checkpointer, "COST_SHARE", 0.2)
     saves: list[tuple[float, float]] = []
 
-    def slow(*args, whole=checkpoint.save_checkpoint):
-        began = time.monotonic()
-        whole(*args)
+    def slow(*args, original=checkpoint.save_checkpoint):
+        started = time.monotonic()
+        original(*args)
         time.sleep(0.02)
-        saves.append((began, time.monotonic()))
+        saves.append((started, time.monotonic()))
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     train(tmp_path / "run", episodes=2000)
     assert len(saves) >= 3
-    for (began, ended), (following, _) in itertools.pairwise(
-        saves[:-1]
-    ):  # the last one is that of the end
-        assert following - ended >= 4.9 * (ended - began)
+    for (started, ended), (following, _) in itertools.pairwise(saves[:-1]):  # without the final one
+        assert following - ended >= 4.9 * (ended - started)
 
 
 def test_a_long_run_is_thinned_the_same_way(train, left, tmp_path, monkeypatch):
-    """Metrics and moments are thinned as they grow; what is left must not depend on when the run was cut."""
+    """Which metrics and map snapshots are dropped does not depend on where the run was stopped."""
     monkeypatch.setattr("ersac.runs.recorder.METRIC_POINTS", 7)
     monkeypatch.setattr("ersac.runs.recorder.MAP_SNAPSHOTS", 4)
-    monkeypatch.setattr(checkpointer, "COST_SHARE", 1e-9)  # only where it stops
+    monkeypatch.setattr(checkpointer, "COST_SHARE", 1e-9)  # only when it stops
     train(tmp_path / "whole", episodes=400)
     for chunks in (3, 1, 6, 9):
         with pytest.raises(exits.Stopped):
@@ -135,25 +133,25 @@ def test_a_long_run_is_thinned_the_same_way(train, left, tmp_path, monkeypatch):
 
 
 def test_no_saved_leaf_is_idle(train, left, tmp_path):
-    """Zero any leaf of a checkpoint, or add to it, and the run ends differently: nothing is saved in vain, and all of it is read."""
+    """Any changed leaf of a checkpoint changes the result: all of it is used."""
     train(tmp_path / "whole")
     with pytest.raises(exits.Stopped):
         train(tmp_path / "half", poll=after(4))  # in the middle of an episode
-    whole, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
+    expected, directory = left(tmp_path / "whole"), tmp_path / "half" / "checkpoints"
     saved = checkpoint.load_checkpoint(
         directory, run_dir.run_hash(run_dir.read_settings(tmp_path / "half")), pytest.fail
     )
     assert len(saved.arrays) > 30
     idle = []
     for name, array in saved.arrays.items():
-        # The greatest of anything so far may be met again after it was lost; one that never was is not.
+        # A running maximum that is zeroed may be reached again; a doubled one is not.
         for other in (np.zeros_like(array) if array.any() else np.ones_like(array), array * 2):
             run = tmp_path / "changed"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(tmp_path / "half", run)
             rewrite(run / "checkpoints", saved, {**saved.arrays, name: other})
             train(run)
-            if left(run) != whole:
+            if left(run) != expected:
                 break
         else:
             idle.append(name)
@@ -161,7 +159,7 @@ def test_no_saved_leaf_is_idle(train, left, tmp_path):
 
 
 def rewrite(directory, saved, arrays) -> None:
-    """Put other arrays into a checkpoint, with all digests as they must be."""
+    """Put other arrays into a checkpoint, with correct digests."""
     data = bytes(seal.npz_bytes(arrays))
     (directory / f"{saved.number:012d}.npz").write_bytes(data)
     path = directory / f"{saved.number:012d}.json"
@@ -173,7 +171,7 @@ def rewrite(directory, saved, arrays) -> None:
 
 @pytest.fixture
 def half(train, tmp_path):
-    """A run that was stopped."""
+    """The directory of a run that was stopped."""
     with pytest.raises(exits.Stopped):
         train(tmp_path / "half", poll=after(2))
     return tmp_path / "half"
@@ -204,9 +202,10 @@ def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, 
     for name, other in OTHERS.items():
         run = tmp_path / name.replace(" ", "-")
         shutil.copytree(half, run)
-        told = checkpoint.unseal_manifest((run / "checkpoints" / manifest.name).read_bytes())
-        told["notes"]["fingerprint"][name] = other
-        (run / "checkpoints" / manifest.name).write_bytes(checkpoint.seal_manifest(told))
+        path = run / "checkpoints" / manifest.name
+        data = checkpoint.unseal_manifest(path.read_bytes())
+        data["notes"]["fingerprint"][name] = other
+        path.write_bytes(checkpoint.seal_manifest(data))
         with pytest.raises(SettingsError, match="cannot continue bit-exactly") as error:
             train(run, exact=True)
         change = f"{name} {other} -> {now[name] or 'none'}"
@@ -236,7 +235,7 @@ def test_cores_that_are_really_gone_are_named(half, monkeypatch, train, capsys):
 
 @pytest.mark.slow
 def test_seeds_that_fill_up_a_core_are_not_saved(train, left, tmp_path, capsys, monkeypatch):
-    """Three seeds on two cores are four; the fourth is nobody's, here and where there is one core."""
+    """Three seeds on two cores are padded to four; the fourth is never saved."""
     if len(jax.local_devices()) == 1:
         pytest.skip("one core")
     train(tmp_path / "whole", seeds=3)
@@ -255,9 +254,10 @@ def test_seeds_that_fill_up_a_core_are_not_saved(train, left, tmp_path, capsys, 
         capsys.readouterr().err
         == "ersac: continues, not bit-exact: devices 2 cpu -> 1 cpu, seeds a device 2 -> 3\n"
     )
-    for facts, whole in zip(result.seeds, api.read_result(tmp_path / "whole").seeds, strict=True):
-        np.testing.assert_array_equal(facts.goals[:60], whole.goals[:60])  # what had been
-        assert len(facts.goals) == 100
+    expected = api.read_result(tmp_path / "whole").seeds
+    for stats, other in zip(result.seeds, expected, strict=True):
+        np.testing.assert_array_equal(stats.goals[:60], other.goals[:60])  # before the stop
+        assert len(stats.goals) == 100
 
 
 def test_a_damaged_checkpoint_is_named_and_the_run_ends_the_same(
@@ -274,29 +274,29 @@ def test_a_damaged_checkpoint_is_named_and_the_run_ends_the_same(
 
 
 def command(capsys, *argv: str) -> tuple[int, str, str]:
-    """The command line in this process: exit code, output, complaints."""
+    """Run a command in this process; return its exit code, stdout and stderr."""
     with pytest.raises(SystemExit) as stop:
         cli.main(list(argv))
-    told = capsys.readouterr()
-    return int(stop.value.code or 0), told.out, told.err
+    output = capsys.readouterr()
+    return int(stop.value.code or 0), output.out, output.err
 
 
 def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
-    """train, train --resume, resume; what they refuse; a run that has ended."""
+    """train, train --resume and resume, what they refuse, and a run that has ended."""
     monkeypatch.chdir(tmp_path)
     go = lambda *argv: command(capsys, *argv, "--quiet")
-    begin = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0")
-    assert go(*begin, "--out", "whole") == (0, "", "")
+    train_argv = ("train", "deep-sea", *ARGV, "--checkpoint-seconds", "0")
+    assert go(*train_argv, "--out", "whole") == (0, "", "")
     term = after(2)
     monkeypatch.setattr(exits.SignalWatcher, "poll", lambda self: term())
-    code, out, err = go(*begin, "--out", "cut", "--resume")  # nothing there yet: it starts
+    code, out, err = go(*train_argv, "--out", "cut", "--resume")  # nothing there yet: it starts
     assert (code, out, err) == (143, "", "ersac: stopped; resume with: ersac resume cut\n")
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     for argv, words in [
-        ((*begin, "--out", "cut"), "--out cut already exists"),
+        ((*train_argv, "--out", "cut"), "--out cut already exists"),
         (
-            (*begin, "--out", "cut", "--resume", "--depth", "7"),
+            (*train_argv, "--out", "cut", "--resume", "--depth", "7"),
             "cut holds a run with other settings: --depth 6 -> 7; choose",
         ),
         (
@@ -320,7 +320,7 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
     assert go("resume", "cut", "--exact")[0] == 0
     assert left(tmp_path / "cut") == left(tmp_path / "whole")
     before = (tmp_path / "cut" / "facts.npz").stat().st_mtime_ns
-    for argv in (("resume", "cut"), (*begin, "--out", "cut", "--resume")):
+    for argv in (("resume", "cut"), (*train_argv, "--out", "cut", "--resume")):
         code, out, err = go(*argv, "--json")
         assert (code, err) == (0, "ersac: cut has already ended; --episodes can raise its budget\n")
         assert json.loads(out)["episodes"] == 100
@@ -332,12 +332,12 @@ def test_the_commands(quick, left, tmp_path, capsys, monkeypatch):
 
 def test_resume_without_a_directory_finds_its_run(quick, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    begin = ("train", "deep-sea", *ARGV, "--quiet")
-    assert command(capsys, *begin, "--resume")[0] == 0
-    assert command(capsys, *begin, "--resume", "--episodes", "120")[0] == 0
+    train_argv = ("train", "deep-sea", *ARGV, "--quiet")
+    assert command(capsys, *train_argv, "--resume")[0] == 0
+    assert command(capsys, *train_argv, "--resume", "--episodes", "120")[0] == 0
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["deep-sea-6-ersac-seed0"]
-    assert command(capsys, *begin)[0] == 0
-    assert command(capsys, *begin, "--gamma", "0.9", "--resume")[0] == 0
+    assert command(capsys, *train_argv)[0] == 0
+    assert command(capsys, *train_argv, "--gamma", "0.9", "--resume")[0] == 0
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 
@@ -376,17 +376,17 @@ def test_damaged_settings_are_one_line(train, tmp_path, capsys, change):
 
 
 def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, capsys):
-    """Exit code 75, the reason and how to go on."""
+    """Exit code 75, the reason and how to resume."""
 
-    def breaks(*args, whole=device.run_device):
-        for number, chunk in enumerate(whole(*args)):
+    def fail_later(*args, original=device.run_device):
+        for number, chunk in enumerate(original(*args)):
             if number == 3:
                 raise RuntimeError("the device\nis gone")
             yield chunk
 
     train(tmp_path / "whole")
-    monkeypatch.setattr(device, "DEVICE_LOOP", device.DEVICE_LOOP._replace(run=breaks))
-    begin = (
+    monkeypatch.setattr(device, "DEVICE_LOOP", device.DEVICE_LOOP._replace(run=fail_later))
+    train_argv = (
         "train",
         "deep-sea",
         *ARGV,
@@ -396,13 +396,13 @@ def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, ca
         str(tmp_path / "run"),
         "--quiet",
     )
-    code, _, err = command(capsys, *begin)
+    code, _, err = command(capsys, *train_argv)
     assert (code, err) == (
         75,
         f"ersac: RuntimeError: the device is gone; resume with: ersac resume {tmp_path / 'run'}\n",
     )
     with pytest.raises(exits.Resumable):
-        cli.main([*begin, "--out", str(tmp_path / "other"), "--debug"])
+        cli.main([*train_argv, "--out", str(tmp_path / "other"), "--debug"])
     monkeypatch.undo()
     assert command(capsys, "resume", str(tmp_path / "run"))[0] == 0
     assert left(tmp_path / "run") == left(tmp_path / "whole")
@@ -421,9 +421,9 @@ def test_from_python(quick, tmp_path):
     }
     first = ersac.train(out=tmp_path / "run", **settings)
     again = ersac.train(out=tmp_path / "run", resume=True, **settings)
-    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    stored = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert again.summary() == {
-        name: value for name, value in told.items() if not name.endswith("sha256")
+        name: value for name, value in stored.items() if not name.endswith("sha256")
     }
     assert (first.steps, first.environment_changes) == (again.steps, again.environment_changes)
 
@@ -433,11 +433,11 @@ def test_a_recorder_comes_back_as_it_was():
     rng, recorder = np.random.default_rng(0), Recorder(settings)
     for _ in range(30):
         ended = rng.random((2, 2, 4)) < 0.4
-        facts = device.EpisodeSteps(
+        episodes = device.EpisodeSteps(
             ended, rng.random((2, 2, 4)) < 0.9, rng.normal(size=(2, 2, 4)).astype(np.float32)
         )
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
-        recorder.add(device.Chunk(facts, metrics, None, 0.1))
+        recorder.add(device.Chunk(episodes, metrics, None, 0.1))
         recorder.add_map_snapshot(
             recorder.make_map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
         )
@@ -451,7 +451,7 @@ def test_a_recorder_comes_back_as_it_was():
 
 
 def test_what_ends_after_the_budget_of_steps_does_not_count():
-    """A run ends with its chunk, which need not end with the budget: two environments, two rollouts of four steps a chunk."""
+    """A run ends with a chunk (here 16 steps), which may end after the budget."""
     settings = api.make_settings(
         "gymnax:CartPole-v1", envs=2, rollout=4, steps=25, seeds=1, chunk=2
     )
@@ -465,10 +465,10 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
                 device.EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1
             )
         )
-    (facts,) = Recorder.from_state(settings, recorder.state()).episode_stats()
-    assert (recorder.steps, facts.steps.tolist(), len(facts.goals)) == (32, [8, 16, 24], 3)
-    at_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
-    recorder = Recorder(at_sea)
+    (stats,) = Recorder.from_state(settings, recorder.state()).episode_stats()
+    assert (recorder.steps, stats.steps.tolist(), len(stats.goals)) == (32, [8, 16, 24], 3)
+    deep_sea = api.make_settings(depth=5, rollout=5, steps=12, seeds=1, chunk=3)
+    recorder = Recorder(deep_sea)
     ended = (np.arange(15) % 5 == 4).reshape(1, 3, 1, 5)
     metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
     recorder.add(
@@ -477,8 +477,8 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     recorder.add_map_snapshot(
         recorder.make_map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32))
     )
-    (facts,) = Recorder.from_state(at_sea, recorder.state()).episode_stats()
-    assert (recorder.is_finished(), len(facts.goals)) == (True, 2)
+    (stats,) = Recorder.from_state(deep_sea, recorder.state()).episode_stats()
+    assert (recorder.is_finished(), len(stats.goals)) == (True, 2)
 
 
 def test_a_chunk_is_short_and_decided_by_the_settings():

@@ -1,4 +1,4 @@
-"""Sweeps that finish: whatever kills a driver, a worker or a writer, and whatever happens to what they left."""
+"""Sweeps finish although drivers, workers and writers are killed and records are damaged."""
 
 import contextlib
 import json
@@ -37,7 +37,7 @@ def flip(data: bytes) -> bytes:
 
 
 def other_settings(run: Path) -> None:
-    """A settings file that is sound, but another run's."""
+    """Replace the settings by intact ones of another run."""
     shutil.copy(run.parent / "other" / "settings.json", run / "settings.json")
 
 
@@ -67,7 +67,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def hundred(tmp_path) -> Path:
-    """A hundred records, made by whoever makes them in a sweep but for the training."""
+    """A hundred runs as a sweep writes them, without training."""
     home = tmp_path / "runs"
     sweeper.write_records(home, 0, 1, print)
     for number in range(1, 100):
@@ -80,33 +80,33 @@ def hundred(tmp_path) -> Path:
 
 def test_of_100_runs_10_are_damaged_in_10_ways_90_are_shown_and_10_named(hundred, capsys):
     shutil.copy(hundred / "other" / "settings.json", hundred.parent / "settings.json")
-    for place, damage in enumerate(DAMAGES.values()):
-        damage(hundred / f"{10 * place:02d}")
+    for number, damage in enumerate(DAMAGES.values()):
+        damage(hundred / f"{10 * number:02d}")
     shutil.rmtree(hundred / "other")
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
         cli.main(["runs", str(hundred), "--json"])
     out = capsys.readouterr().out
-    told = json.loads(out.splitlines()[-1])
+    data = json.loads(out.splitlines()[-1])
     assert stop.value.code == 0
-    assert (told["ended"], told["damaged"], len(told["runs"])) == (90, 10, 100)
-    named = {row["run"]: row["why"] for row in told["runs"] if row["state"] == "damaged"}
-    for place, why in enumerate(DAMAGES):
-        assert named[str(hundred / f"{10 * place:02d}")].startswith(why.strip())
+    assert (data["ended"], data["damaged"], len(data["runs"])) == (90, 10, 100)
+    named = {row["run"]: row["why"] for row in data["runs"] if row["state"] == "damaged"}
+    for number, why in enumerate(DAMAGES):
+        assert named[str(hundred / f"{10 * number:02d}")].startswith(why.strip())
     assert len(out.splitlines()) == 101
     assert sum("damaged: " in line for line in out.splitlines()[:-1]) == 10
-    assert all(row["solved"] in (0, 1) for row in told["runs"] if row["state"] == "ended")
+    assert all(row["solved"] in (0, 1) for row in data["runs"] if row["state"] == "ended")
 
 
 def test_what_is_no_directory_and_what_is_empty(tmp_path, capsys):
-    for argv, code, told in (
+    for argv, code, text in (
         (["runs", str(tmp_path / "none")], 2, "is not a directory"),
         (["runs", str(tmp_path)], 0, "no runs here"),
     ):
         with pytest.raises(SystemExit) as stop:
             cli.main(argv)
         assert stop.value.code == code
-        assert told in "".join(capsys.readouterr())
+        assert text in "".join(capsys.readouterr())
 
 
 def test_a_link_in_a_circle(hundred):
@@ -124,7 +124,7 @@ def start(*argv: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writers(tmp_path):
-    """What was acknowledged is there and sound; what was not is not counted, and is written by the next writer."""
+    """Acknowledged records are intact; others are not counted, and the next writer writes them."""
     rng, share, inside = random.Random(4), 200, 0
     acknowledged: list[int] = []
     for _ in range(25):
@@ -150,44 +150,49 @@ def test_records_are_neither_lost_nor_doubled_nor_torn_by_200_sigkills_of_8_writ
         sweeper.write_records(tmp_path, int(number), int(number) + 1, lambda number: None)
     for number in map(int, begun):
         _, wanted, metrics = sweeper.run_arrays(number)
-        (facts,), found, _ = run_dir.read_results(tmp_path / str(number))
-        np.testing.assert_array_equal(facts.goals, wanted.goals)
-        np.testing.assert_array_equal(facts.returns, wanted.returns)
+        (stats,), found, _ = run_dir.read_results(tmp_path / str(number))
+        np.testing.assert_array_equal(stats.goals, wanted.goals)
+        np.testing.assert_array_equal(stats.returns, wanted.returns)
         np.testing.assert_array_equal(found.values["tau"], metrics.values["tau"])
     print(f"200 kills, {inside} inside a record")
     assert inside >= 80, "most kills missed the window that this test is about"
 
 
 def left(home: Path, wanted: list[catalogue.Instance]) -> dict[str, str]:
-    """The digest of the facts of every run that has ended."""
-    told = {each.name: run_dir.valid_summary(home / each.name, each.settings) for each in wanted}
-    return {name: summary["facts_sha256"] for name, summary in told.items() if summary is not None}
+    """Return the digest of the results of every run that has ended."""
+    summaries = {
+        instance.name: run_dir.valid_summary(home / instance.name, instance.settings)
+        for instance in wanted
+    }
+    return {name: found["facts_sha256"] for name, found in summaries.items() if found is not None}
 
 
-class Life(NamedTuple):
-    """One life of a sweep's driver."""
+class DriverRun(NamedTuple):
+    """One execution of a sweep's driver."""
 
-    ended: bool  # by itself
-    seconds: float  # since it first said where it is
-    cpu_seconds: float  # in all
+    ended: bool  # without being killed
+    seconds: float  # since its first line of progress
+    cpu_seconds: float
 
 
-def one_life(
+def run_driver(
     name: str,
     home: Path,
     engine: str = "local",
     until: Callable[[], bool] = lambda: False,
     delay: float = 0.0,
-) -> Life:
-    """Run a sweep to its end, or kill it some seconds after something is so, but not before it has said where it is."""
+) -> DriverRun:
+    """Run a sweep to its end, or kill it `delay` seconds after `until` holds.
+
+    It is not killed before its first line of progress.
+    """
     cpu = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     before = cpu()
     with start("sweep", name, str(home), engine) as process:
         process.stdout.readline()
-        began = time.monotonic()
-        threading.Thread(
-            target=process.stdout.read, daemon=True
-        ).start()  # a full pipe would stop it
+        started = time.monotonic()
+        # A full pipe would stop it.
+        threading.Thread(target=process.stdout.read, daemon=True).start()
         while process.poll() is None and not until():
             time.sleep(0.01)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -197,27 +202,27 @@ def one_life(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert process.returncode == (0 if ended else -signal.SIGKILL), process.stderr.read()
-    return Life(ended, time.monotonic() - began, cpu() - before)
+    return DriverRun(ended, time.monotonic() - started, cpu() - before)
 
 
-def killed(
+def run_with_kills(
     name: str, home: Path, kills: int, runs: int, delay: float, rng: random.Random
-) -> tuple[int, list[Life]]:
-    """Kill a sweep so often, anywhere in its course, then let it end. How many kills met a batch under way; its lives.
+) -> tuple[int, list[DriverRun]]:
+    """Kill a sweep so many times, then let it end; return how many kills hit a batch, and its runs.
 
-    A kill comes up to `delay` seconds after a share of the runs has ended, for a record is written in no time.
+    A kill comes up to `delay` seconds after a random share of the runs has ended.
     """
-    met, lives = 0, []
+    hits, driver_runs = 0, []
     for share in sorted(rng.uniform(0, 0.85) for _ in range(kills)):
         reached = lambda share=share: (
             sum(entry.name != runner.BATCHES for entry in os.scandir(home) if entry.is_dir())
             >= share * runs
         )
-        lives.append(one_life(name, home, until=reached, delay=rng.uniform(0, delay)))
-        assert not lives[-1].ended, "it ended before it was killed often enough"
-        met += bool(disk.names(home / runner.BATCHES))
-    lives.append(one_life(name, home))
-    return met, lives
+        driver_runs.append(run_driver(name, home, until=reached, delay=rng.uniform(0, delay)))
+        assert not driver_runs[-1].ended, "it ended before it was killed often enough"
+        hits += bool(disk.names(home / runner.BATCHES))
+    driver_runs.append(run_driver(name, home))
+    return hits, driver_runs
 
 
 def wanted_of(found: dict[str, catalogue.Sweep], name: str) -> list[catalogue.Instance]:
@@ -226,50 +231,52 @@ def wanted_of(found: dict[str, catalogue.Sweep], name: str) -> list[catalogue.In
 
 @pytest.mark.slow
 def test_a_sweep_of_200_runs_killed_10_times_is_the_same_and_hardly_slower(tmp_path):
-    """The command that anybody would give, with the interval between checkpoints that anybody has."""
+    """The command and the interval between checkpoints are the default ones."""
     wanted, kills = wanted_of(catalogue.SWEEPS, "reliability"), 10
-    one_life("reliability", tmp_path / "cold")  # compiled programs are kept from here on
-    alone = one_life("reliability", tmp_path / "whole")
-    restart = one_life("reliability", tmp_path / "begun", until=lambda: True)
-    met, lives = killed(
+    run_driver("reliability", tmp_path / "cold")  # compiled programs are kept from here on
+    alone = run_driver("reliability", tmp_path / "undisturbed")
+    restart = run_driver("reliability", tmp_path / "begun", until=lambda: True)
+    hits, driver_runs = run_with_kills(
         "reliability", tmp_path / "killed", kills, 200, alone.seconds / 20, random.Random(5)
     )
-    whole = left(tmp_path / "whole", wanted)
-    assert len(whole) == 200
-    assert left(tmp_path / "cold", wanted) == whole
-    assert left(tmp_path / "killed", wanted) == whole
+    expected = left(tmp_path / "undisturbed", wanted)
+    assert len(expected) == 200
+    assert left(tmp_path / "cold", wanted) == expected
+    assert left(tmp_path / "killed", wanted) == expected
     ratio = (
-        sum(session.cpu_seconds for session in lives) - kills * restart.cpu_seconds
+        sum(run.cpu_seconds for run in driver_runs) - kills * restart.cpu_seconds
     ) / alone.cpu_seconds
-    seconds = sum(session.seconds for session in lives)
+    seconds = sum(run.seconds for run in driver_runs)
     print(
-        f"{kills} kills, {met} inside a batch: {ratio:.2f}x the processor's time of {alone.cpu_seconds:.0f} s undisturbed"
+        f"{kills} kills, {hits} inside a batch: "
+        f"{ratio:.2f}x the processor time of {alone.cpu_seconds:.0f} s undisturbed"
     )
     print(
-        f"plus {restart.cpu_seconds:.1f} s a restart; by the clock {seconds:.0f} s after starting, {alone.seconds:.0f} s undisturbed"
+        f"plus {restart.cpu_seconds:.1f} s per restart; wall time {seconds:.0f} s after starting, "
+        f"{alone.seconds:.0f} s undisturbed"
     )
-    assert met >= 4, "most kills missed the window that this test is about"
+    assert hits >= 4, "most kills missed the window that this test is about"
 
 
 @pytest.mark.slow
 def test_a_sweep_of_500_runs_survives_50_kills_of_its_driver(tmp_path):
     wanted = wanted_of(sweeper.SWEEPS, "tiny-500")
     assert len(wanted) == 500
-    one_life("tiny-500", tmp_path / "cold")
-    alone = one_life("tiny-500", tmp_path / "whole")
-    met, _ = killed(
+    run_driver("tiny-500", tmp_path / "cold")
+    alone = run_driver("tiny-500", tmp_path / "undisturbed")
+    hits, _ = run_with_kills(
         "tiny-500", tmp_path / "killed", 50, 500, alone.seconds / 32 / 5, random.Random(6)
     )
-    whole = left(tmp_path / "whole", wanted)
-    assert len(whole) == 500
-    assert left(tmp_path / "killed", wanted) == whole
-    print(f"50 kills, {met} inside a batch")
-    assert met >= 20, "most kills missed the window that this test is about"
+    expected = left(tmp_path / "undisturbed", wanted)
+    assert len(expected) == 500
+    assert left(tmp_path / "killed", wanted) == expected
+    print(f"50 kills, {hits} inside a batch")
+    assert hits >= 20, "most kills missed the window that this test is about"
     assert not list((tmp_path / "killed").rglob("*.partial"))
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes below one that run a Ray task now."""
+    """Return the processes of a session that run a Ray task now."""
     listed = subprocess.run(
         ["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True
     ).stdout
@@ -285,13 +292,13 @@ LOOPBACK = (
 
 
 def listening_beyond_loopback(pid: int) -> list[str]:
-    """The addresses on which some process of a session listens, other than those of this machine alone."""
+    """Return the addresses, other than loopback, on which a session's processes listen."""
     listed = subprocess.run(
         ["ps", "-s", str(pid), "-o", "pid="], capture_output=True, text=True, check=True
     ).stdout
     inodes = set()
-    for each in listed.split():
-        for handle in Path(f"/proc/{each}/fd").glob("*"):
+    for process in listed.split():
+        for handle in Path(f"/proc/{process}/fd").glob("*"):
             try:
                 inodes.add(os.readlink(handle))
             except OSError:
@@ -314,9 +321,9 @@ def test_ray_has_the_same_bits_is_shut_and_survives_its_workers(tmp_path):
     pytest.importorskip("ray")
     wanted = wanted_of(sweeper.SWEEPS, "tiny-100")
     assert len(wanted) == 100
-    assert one_life("tiny-100", tmp_path / "local").ended
-    whole = left(tmp_path / "local", wanted)
-    assert len(whole) == 100
+    assert run_driver("tiny-100", tmp_path / "local").ended
+    expected = left(tmp_path / "local", wanted)
+    assert len(expected) == 100
     with start("sweep", "tiny-100", str(tmp_path / "ray"), "ray") as process:
         kills, open_ports = 0, []
         saved = lambda: any((tmp_path / "ray" / runner.BATCHES).glob("*/checkpoints/*.json"))
@@ -330,6 +337,6 @@ def test_ray_has_the_same_bits_is_shut_and_survives_its_workers(tmp_path):
         _, err = process.communicate()
     assert process.returncode == 0, err
     assert kills == 2
-    assert left(tmp_path / "ray", wanted) == whole
+    assert left(tmp_path / "ray", wanted) == expected
     assert not open_ports
     assert not workers_of(process.pid)

@@ -1,4 +1,4 @@
-"""Whatever becomes of a worker is told in one line, and none outlives its learner."""
+"""A worker that fails is reported in one line, and none outlives its learner."""
 
 import os
 import signal
@@ -19,8 +19,8 @@ from ersac.envs.gym import make, workers
 from ersac.runs.exits import NonFinite, Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
-GOOD_STEPS = 400  # before something goes wrong: more than the checker plays
-SEEN = np.zeros(2, np.float32)
+GOOD_STEPS = 400  # before the fault: more than the environment check plays
+OBS = np.zeros(2, np.float32)
 
 LEARNER = """
 import multiprocessing, sys, time
@@ -28,7 +28,8 @@ import gymnasium, numpy as np
 from ersac.envs.gym.make import host_env
 
 class Stuck(gymnasium.Env):
-    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (2,)), gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32), {}
     def step(self, action):
@@ -45,23 +46,23 @@ if __name__ == "__main__":
 
 
 class Faulty(gymnasium.Env):
-    """Well for a while."""
+    """An environment with a fault after some steps."""
 
     observation_space, action_space = spaces.Box(-1, 1, (2,)), spaces.Discrete(2)
 
-    def __init__(self, what: str) -> None:
-        self.what, self.steps = what, 0
+    def __init__(self, fault: str) -> None:
+        self.fault, self.steps = fault, 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return SEEN, {}
+        return OBS, {}
 
     def step(self, action):
         self.steps += 1
-        well = SEEN, 0.0, self.steps % 10 == 0, False, {}
+        answer = OBS, 0.0, self.steps % 10 == 0, False, {}
         if self.steps < GOOD_STEPS:
-            return well
-        match self.what:
+            return answer
+        match self.fault:
             case "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hangs":
@@ -69,9 +70,9 @@ class Faulty(gymnasium.Env):
             case "raises":
                 raise ValueError("no more")
             case "shape":
-                return np.zeros(3, np.float32), *well[1:]
+                return np.zeros(3, np.float32), *answer[1:]
             case "nan":
-                return SEEN, float("nan"), *well[2:]
+                return OBS, float("nan"), *answer[2:]
 
 
 FAULTS = {
@@ -79,18 +80,19 @@ FAULTS = {
     "raises": (Resumable, r"failed in step\(\): ValueError: no more"),
     "shape": (
         Resumable,
-        r"failed in step\(\): ValueError: an observation has shape \(3,\), but its space has shape \(2,\)",
+        r"failed in step\(\): ValueError: an observation has shape \(3,\), "
+        r"but its space has shape \(2,\)",
     ),
     "nan": (NonFinite, r"reward"),
 }
 
 
-@pytest.mark.parametrize("what", FAULTS)
-def test_what_becomes_of_a_worker_is_told_in_one_line(what):
-    kind, line = FAULTS[what]
-    with pytest.raises(kind, match=line) as told:
-        api.train(lambda: Faulty(what), workers=2, envs=2, steps=10_000, hidden=(8,), show=False)
-    assert "\n" not in str(told.value)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_worker_that_fails_is_reported_in_one_line(fault):
+    error_class, line = FAULTS[fault]
+    with pytest.raises(error_class, match=line) as error:
+        api.train(lambda: Faulty(fault), workers=2, envs=2, steps=10_000, hidden=(8,), show=False)
+    assert "\n" not in str(error.value)
 
 
 def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
@@ -100,7 +102,8 @@ def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
         monkeypatch.setattr(workers, "ANSWER_SECONDS", 3.0)
         with pytest.raises(
             Resumable,
-            match=r"^faulty: a worker has not answered for 3 s: check what its step\(\) or reset\(\) waits",
+            match=r"^faulty: a worker has not answered for 3 s: "
+            r"check what its step\(\) or reset\(\) waits",
         ):
             deque(map(env.step, np.zeros((2 * GOOD_STEPS, 2), np.int32)), maxlen=0)
     finally:
@@ -116,7 +119,7 @@ def test_no_worker_outlives_a_learner_that_was_killed(doing, tmp_path):
     ) as learner:
         workers = [int(word) for word in learner.stdout.readline().split()]
         assert len(workers) == 3
-        time.sleep(0.2)  # to be asked for a step
+        time.sleep(0.2)  # until a step is requested
         learner.kill()
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline and any(map(alive, workers)):
@@ -125,7 +128,7 @@ def test_no_worker_outlives_a_learner_that_was_killed(doing, tmp_path):
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there, and not only its entry, which waits for a parent to read it."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Twenty short runs and a digest of all that each seed of each came to, as JSON. Run twice, it must say the same."""
+"""Print digests of every seed of twenty short runs as JSON; two processes must print the same."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ from ersac.runs import checkpoint
 
 CHUNKS = 3
 SHARED = {"depth": 5, "seeds": 3, "hidden": (8, 8), "rollout": 10, "chunk": 4}
-# Few compiled programs, many runs: numbers and seeds compile nothing.
+# Few compiled programs, many runs: floats and seeds compile nothing.
 PROGRAMS = [
     {},
     {"agent": "vanilla"},
@@ -32,11 +32,11 @@ MANY = SHARED | {"seeds": 64, "mapping_seed": 42}
 
 
 def digests(settings: Experiment) -> list[str]:
-    """Of every seed: its learner, its world, its random state, and what happened to it."""
+    """Return a digest of every seed: learner, environment, random state, episodes, metrics."""
     program = device.prepare_device(settings)
-    brought = list(itertools.islice(device.run_device(program), CHUNKS))
-    told = [(chunk.episodes, chunk.metrics) for chunk in brought]
-    arrays, _ = checkpoint.flatten((device.snapshot_device(program, brought[-1].carry), told))
+    chunks = list(itertools.islice(device.run_device(program), CHUNKS))
+    outputs = [(chunk.episodes, chunk.metrics) for chunk in chunks]
+    arrays, _ = checkpoint.flatten((device.snapshot_device(program, chunks[-1].carry), outputs))
     seeds = [hashlib.sha256() for _ in range(settings.run.seeds)]
     for name in sorted(arrays):
         for seed, part in zip(seeds, np.asarray(arrays[name]), strict=True):

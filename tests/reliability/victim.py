@@ -1,4 +1,7 @@
-"""Runs that are there to be killed: every preset in turn, saved after every chunk on a slow disk. Arguments: directory, seconds a write."""
+"""Runs that tests kill: every preset in turn, saved after every chunk on a slow disk.
+
+Arguments: directory, episodes, seconds per write.
+"""
 
 import math
 import os
@@ -29,13 +32,13 @@ ARGV = [
 ARGV += ["--no-stop-when-solved", "--checkpoint-seconds", "0"]
 
 
-def slowly(deed, seconds: float):
-    """An operation that takes its time after it is done: until then the file is there under its temporary name."""
+def slowly(function, seconds: float):
+    """Return a disk operation that sleeps after it: meanwhile the file has its temporary name."""
 
     def operation(*args):
-        done = deed(*args)
+        result = function(*args)
         time.sleep(seconds)
-        return done
+        return result
 
     return operation
 
@@ -47,16 +50,15 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
     save = checkpoint.save_checkpoint
     for preset, settings in PRESETS.items():
         buffer = getattr(settings, "buffer", None)
-        small = (
-            ["--replay", "500"] if hasattr(settings, "replay") else []
-        )  # the largest would take seconds to save
+        # The largest replay would take seconds to save.
+        small = ["--replay", "500"] if hasattr(settings, "replay") else []
         small += ["--capacity", "200"] if hasattr(buffer, "capacity") else []
 
-        def told(*args, preset=preset):
+        def announced_save(*args, preset=preset):
             print(preset, flush=True)
             save(*args)
 
-        checkpoint.save_checkpoint = told
+        checkpoint.save_checkpoint = announced_save
         try:
             cli.main(
                 [

@@ -1,4 +1,4 @@
-"""What a run leaves is what it was told, however it is kept."""
+"""Run directories: what is read is what was written."""
 
 import json
 
@@ -21,21 +21,21 @@ MANY = DRAW.normal(size=1000).astype(np.float32)
     ids=["few", "many", "256", "257", "none"],
 )
 def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
-    """As they are, or as a number for each value that they take: of a sea there are few, and its records stay small."""
-    facts = EpisodeStats(3, DRAW.random(len(returns)) < 0.5, returns)
+    """As floats or, if there are few different ones as in DeepSea, as codes."""
+    stats = EpisodeStats(3, DRAW.random(len(returns)) < 0.5, returns)
     run_dir.write_results(
-        tmp_path, [facts], Metrics(np.arange(2), {"tau": np.ones((1, 2))}), [], None, {}
+        tmp_path, [stats], Metrics(np.arange(2), {"tau": np.ones((1, 2))}), [], None, {}
     )
     (found,), _, _ = run_dir.read_results(tmp_path)
     assert found.returns.dtype == np.float32
     assert found.returns.tobytes() == returns.tobytes()
-    np.testing.assert_array_equal(found.goals, facts.goals)
+    np.testing.assert_array_equal(found.goals, stats.goals)
     with np.load(tmp_path / run_dir.RESULTS) as file:
         assert (file["seed/3/returns"].dtype == np.uint8) == (len(np.unique(returns)) <= 256)
 
 
 def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
-    """Whether an estimator fits is known once the environment was made; whatever a run has saved stays."""
+    """An estimator is checked once the environment exists; a run's results are never removed."""
     with pytest.raises(config.SettingsError, match="does not fit the observations"):
         api.run_experiment(
             api.make_settings("gymnax:CartPole-v1", uncertainty="counts"),
@@ -55,7 +55,7 @@ def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
 
 
 def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):
-    """It was stopped before its first checkpoint, and is refused now: what it was to be is all there is of it."""
+    """A run that was stopped before its first checkpoint keeps its settings if it is refused."""
     with run_dir.hold_run(tmp_path / "run", config.Experiment(), resume=False):
         pass
 
@@ -70,7 +70,7 @@ def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):
 
 @pytest.mark.parametrize("agent", PRESETS)
 def test_settings_are_read_as_they_were_written(tmp_path, agent):
-    """Every one of them: none is added or left out, and none is another."""
+    """All of them: an added, missing or changed field is damage."""
     settings = config.check(config.Experiment(config.DeepSea(10), agent, PRESETS[agent]))
     run_dir.write_settings(tmp_path, settings)
     assert run_dir.read_settings(tmp_path) == settings

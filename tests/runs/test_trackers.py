@@ -1,4 +1,4 @@
-"""What trackers show is what the records hold: nothing lost, nothing twice, however often a run was cut."""
+"""Trackers show every recorded point once, however often a run was stopped."""
 
 import json
 import os
@@ -29,13 +29,11 @@ SMALL = {
     "stop_when_solved": False,
 }
 BOTH = config.Track(tensorboard=True, wandb=True)
-Shown = dict[
-    int, dict[str, list[tuple[int, float]]]
-]  # by seed, by name: (place on the axis, number)
+Shown = dict[int, dict[str, list[tuple[int, float]]]]  # seed -> tag -> (step or episode, value)
 
 
 class Crash(BaseException):
-    """The power is gone: nothing is saved on the way out."""
+    """A crash: nothing is saved on the way out."""
 
 
 def run(out: Path, track=BOTH, poll=lambda: 0, **changes) -> api.Result:
@@ -49,20 +47,20 @@ def run(out: Path, track=BOTH, poll=lambda: 0, **changes) -> api.Result:
 
 
 def after(chunks: int, end=signal.SIGTERM):
-    """A signal, or an end without warning, after some chunks of this life."""
-    asked = iter([0] * chunks)
+    """Return a poll function that gives a signal, or crashes, after some chunks."""
+    polls = iter([0] * chunks)
 
-    def caught() -> int:
-        number = next(asked, end)
+    def poll() -> int:
+        number = next(polls, end)
         if number is Crash:
             raise Crash
         return number
 
-    return caught
+    return poll
 
 
 def tensorboard(out: Path) -> Shown:
-    """What TensorBoard itself finds in a run's directory."""
+    """Return what TensorBoard reads in a run directory."""
     shown: Shown = {}
     for home in sorted((out / "tensorboard").iterdir()):
         found = EventAccumulator(str(home), size_guidance={"scalars": 0}).Reload()
@@ -75,7 +73,7 @@ def tensorboard(out: Path) -> Shown:
 
 
 def wandb(out: Path) -> Shown:
-    """What the offline files of Weights & Biases hold, every checksum checked."""
+    """Return what the offline files of Weights & Biases hold; every checksum is checked."""
     from wandb.proto import wandb_internal_pb2
 
     shown: Shown = {}
@@ -96,40 +94,38 @@ def wandb(out: Path) -> Shown:
 
 
 def wandb_records(data: bytes) -> list[bytes]:
-    """Records of a log in blocks of 32 KiB, each of one or more checked pieces."""
-    found, piece, place = [], b"", 7
-    while place < len(data):
-        if (left := 32768 - place % 32768) < 7:
-            place += left
+    """Return the records of a log in blocks of 32 KiB; a record has one or more pieces."""
+    found, piece, offset = [], b"", 7
+    while offset < len(data):
+        if (left := 32768 - offset % 32768) < 7:
+            offset += left
             continue
-        check, length, kind = struct.unpack("<IHB", data[place : place + 7])
-        body = data[place + 7 : place + 7 + length]
-        assert zlib.crc32(bytes([kind]) + body) == check
-        piece, place = piece + body, place + 7 + length
-        if kind in (1, 4):  # whole, or the last piece
+        check, length, piece_type = struct.unpack("<IHB", data[offset : offset + 7])
+        body = data[offset + 7 : offset + 7 + length]
+        assert zlib.crc32(bytes([piece_type]) + body) == check
+        piece, offset = piece + body, offset + 7 + length
+        if piece_type in (1, 4):  # complete, or the last piece
             found.append(piece)
             piece = b""
     return found
 
 
 def expected(result: api.Result) -> Shown:
-    """What a run's facts say that trackers show."""
+    """Return what trackers must show of a run."""
     shown: Shown = {}
-    for place, facts in enumerate(result.seeds):
-        metrics = {
-            name: result.metrics.values[name][place] for name in ("tau", "entropy", "sigma2")
-        }
+    for i, stats in enumerate(result.seeds):
+        metrics = {name: result.metrics.values[name][i] for name in ("tau", "entropy", "sigma2")}
         series = {
             f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True))
             for name, column in metrics.items()
         }
-        whole = len(facts.goals) // 100
-        for name, column in (("goal share", facts.goals), ("mean return", facts.returns)):
-            means = column[: whole * 100].reshape(whole, 100).mean(axis=1, dtype=float)
+        blocks = len(stats.goals) // 100
+        for name, column in (("goal share", stats.goals), ("mean return", stats.returns)):
+            means = column[: blocks * 100].reshape(blocks, 100).mean(axis=1, dtype=float)
             series[f"by episode/{name}"] = [
                 (100 * (block + 1), mean) for block, mean in enumerate(means)
             ]
-        shown[facts.seed] = series
+        shown[stats.seed] = series
     return shown
 
 
@@ -145,21 +141,23 @@ def assert_same(shown: Shown, wanted: Shown) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A run that nothing happened to, with both trackers."""
-    out = tmp_path_factory.mktemp("whole") / "run"
+def undisturbed(tmp_path_factory):
+    """An undisturbed run with both trackers, and its directory."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
     return run(out), out
 
 
-def test_trackers_show_the_facts(whole):
-    result, out = whole
+def test_trackers_show_the_facts(undisturbed):
+    result, out = undisturbed
     wanted = expected(result)
     assert [len(points) for points in wanted[8].values()] == [13, 13, 13, 2, 2]
     assert_same(tensorboard(out), wanted)
     assert_same(wandb(out), wanted)
 
 
-def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(whole, tmp_path):
+def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(
+    undisturbed, tmp_path
+):
     out = tmp_path / "run"
     with pytest.raises(exits.Stopped):
         run(out, poll=after(7))
@@ -171,22 +169,22 @@ def test_nothing_lost_and_nothing_twice_after_a_signal_a_crash_and_a_torn_write(
         path.read_bytes()
         + trackers.encode_event(trackers.Point(trackers.STEP, 1200, {"tau": 1.0}))[:-5]
     )
-    assert len(tensorboard(out)[7]["by step/tau"]) == 11  # readable all the same
+    assert len(tensorboard(out)[7]["by step/tau"]) == 11  # still readable
     run(out)
-    assert_same(tensorboard(out), expected(whole[0]))
-    assert_same(wandb(out), expected(whole[0]))
+    assert_same(tensorboard(out), expected(undisturbed[0]))
+    assert_same(wandb(out), expected(undisturbed[0]))
 
 
-def test_a_tracker_that_comes_late_is_told_everything(whole, tmp_path):
+def test_a_tracker_that_comes_late_is_told_everything(undisturbed, tmp_path):
     with pytest.raises(exits.Stopped):
         run(tmp_path / "run", poll=after(10), track=config.UNTRACKED)
     assert not (tmp_path / "run" / "tensorboard").exists()
     run(tmp_path / "run", track=config.Track(tensorboard=True))
-    assert_same(tensorboard(tmp_path / "run"), expected(whole[0]))
+    assert_same(tensorboard(tmp_path / "run"), expected(undisturbed[0]))
     assert not (tmp_path / "run" / "wandb").exists()
 
 
-def test_damage_in_the_middle_is_made_good_from_the_records(whole, tmp_path):
+def test_damage_in_the_middle_is_made_good_from_the_records(undisturbed, tmp_path):
     tensorboard_only = config.Track(tensorboard=True)
     with pytest.raises(exits.Stopped):
         run(tmp_path / "run", poll=after(10), track=tensorboard_only)
@@ -195,7 +193,7 @@ def test_damage_in_the_middle_is_made_good_from_the_records(whole, tmp_path):
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     run(tmp_path / "run", track=tensorboard_only)
-    assert_same(tensorboard(tmp_path / "run"), expected(whole[0]))
+    assert_same(tensorboard(tmp_path / "run"), expected(undisturbed[0]))
 
 
 @pytest.mark.slow
@@ -245,7 +243,8 @@ def test_tensorboard_reads_what_sigkill_left(tmp_path):
     ("option", "package"), [("tensorboard", "tensorboardX"), ("wandb", "wandb")]
 )
 def test_a_missing_package_is_one_line_before_jax(tmp_path, option, package):
-    code = f"import sys; sys.modules.update(jax=None, {package}=None); from ersac.cli import main; main()"
+    code = f"import sys; sys.modules.update(jax=None, {package}=None); "
+    code += "from ersac.cli import main; main()"
     argv = ["train", "deep-sea", f"--{option}", "--out", "run"]
     done = subprocess.run(
         [sys.executable, "-c", code, *argv],
@@ -264,8 +263,8 @@ def test_a_tracker_needs_a_directory():
         api.train(wandb=True, show=False, **SMALL)
 
 
-def test_resume_has_the_options_too(whole, capsys):
+def test_resume_has_the_options_too(undisturbed, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["resume", str(whole[1]), "--tensorboard", "--quiet"])
+        cli.main(["resume", str(undisturbed[1]), "--tensorboard", "--quiet"])
     assert stop.value.code == 0
     assert "has already ended" in capsys.readouterr().err
