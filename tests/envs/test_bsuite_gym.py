@@ -37,7 +37,7 @@ class Scripted(dm_env.Environment):
 
 def test_an_episode_that_ends_with_a_discount_is_truncated():
     obs = np.arange(6.0).reshape(2, 3)
-    env = bsuite_gym.FromBsuite(
+    env = bsuite_gym.BsuiteEnv(
         Scripted(
             [
                 dm_env.transition(1.5, obs),

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,8 +81,7 @@ def wandb(out: Path) -> Shown:
     shown: Shown = {}
     for path in sorted((out / "wandb").glob("offline-run-*/*.wandb")):
         series = shown.setdefault(int(path.stem.rpartition("-")[2]), {})
-        for data in wandb_records(path.read_bytes()):
-            record = wandb_internal_pb2.Record.FromString(data)
+        for record in finished_log(path, wandb_internal_pb2.Record.FromString):
             if record.WhichOneof("record_type") == "history":
                 row = {
                     "/".join([item.key, *item.nested_key]).strip("/"): json.loads(item.value_json)
@@ -93,15 +94,31 @@ def wandb(out: Path) -> Shown:
     return shown
 
 
+def finished_log(path: Path, parse: Callable[[bytes], Any]) -> list[Any]:
+    """Return the records of a log once it has the last one.
+
+    wandb's own process writes the file, some milliseconds after `finish` has returned.
+    """
+    deadline = time.monotonic() + 10
+    while True:
+        records = [parse(data) for data in wandb_records(path.read_bytes())]
+        if records and records[-1].WhichOneof("record_type") == "exit":
+            return records
+        assert time.monotonic() < deadline, f"{path} is incomplete"
+        time.sleep(0.01)
+
+
 def wandb_records(data: bytes) -> list[bytes]:
     """Return the records of a log in blocks of 32 KiB; a record has one or more pieces."""
     found, piece, offset = [], b"", 7
-    while offset < len(data):
+    while offset + 7 <= len(data):
         if (left := 32768 - offset % 32768) < 7:
             offset += left
             continue
         check, length, piece_type = struct.unpack("<IHB", data[offset : offset + 7])
         body = data[offset + 7 : offset + 7 + length]
+        if len(body) < length:
+            break  # still being written
         assert zlib.crc32(bytes([piece_type]) + body) == check
         piece, offset = piece + body, offset + 7 + length
         if piece_type in (1, 4):  # complete, or the last piece

@@ -126,3 +126,8 @@ def cardinality(space: Space) -> int:
     """The number of values of a discrete space."""
     assert isinstance(space, Discrete), f"{space} is not discrete"
     return space.n
+
+
+def error_line(error: BaseException) -> str:
+    """The type of an exception and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

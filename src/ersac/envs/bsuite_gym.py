@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 
-class FromBsuite(gymnasium.Env[np.ndarray, int]):
+class BsuiteEnv(gymnasium.Env[np.ndarray, int]):
     """A dm_env environment with an array observation, which is flattened, and discrete actions."""
 
     def __init__(self, env: Any) -> None:
@@ -48,11 +48,11 @@ class FromBsuite(gymnasium.Env[np.ndarray, int]):
         return np.array(observation, np.float32).ravel()
 
 
-def load_bsuite(bsuite_id: str) -> FromBsuite:
+def load_bsuite(bsuite_id: str) -> BsuiteEnv:
     """The environment of a bsuite id, such as cartpole_swingup/0."""
     # bsuite prints what it loads.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         import bsuite
 
-        return FromBsuite(bsuite.load_from_id(bsuite_id))
+        return BsuiteEnv(bsuite.load_from_id(bsuite_id))

@@ -9,7 +9,7 @@ from gymnax.environments import spaces
 from jax import numpy as jnp
 
 from ersac.config import SettingsError, suggest
-from ersac.envs.base import Box, Discrete, Env, Space, Step
+from ersac.envs.base import Box, Discrete, Env, Space, Step, error_line
 from ersac.types import Array, Key, Tree
 
 
@@ -31,9 +31,7 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
         try:
             env, params = gymnax.make(name)
         except Exception as error:  # one environment downloads its data
-            raise SettingsError(
-                f"{name} cannot be created: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-            ) from error
+            raise SettingsError(f"{name} cannot be created: {error_line(error)}") from error
         observations = convert_space(name, env.observation_space(params))
         actions = convert_space(name, env.action_space(params))
 

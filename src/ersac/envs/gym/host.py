@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ersac.config import SettingsError
-from ersac.envs.base import HostEnv, HostStep
+from ersac.envs.base import HostEnv, HostStep, error_line
 from ersac.envs.gym.spaces import action_codec, frame_stack, observation_codec
 from ersac.runs.exits import Resumable
 
@@ -83,7 +83,15 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             with contextlib.suppress(Exception):  # nothing can be lost any more
                 env.close()
 
-    return HostEnv(name, stack.space, actions, envs, reset, step, close)
+    return HostEnv(
+        name=name,
+        observations=stack.space,
+        actions=actions,
+        envs=envs,
+        reset=reset,
+        step=step,
+        close=close,
+    )
 
 
 def _batch(space: gymnasium.Space, obs: Sequence[Any]) -> Any:
@@ -113,8 +121,3 @@ def _reached_goal(infos: Sequence[dict[str, Any]], ended: np.ndarray) -> np.ndar
     return ended & np.array(
         [any(np.any(info[key]) for key in SUCCESS_KEYS if key in info) for info in infos]
     )
-
-
-def error_line(error: BaseException) -> str:
-    """The type of an exception and the first line of its text."""
-    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -12,9 +12,9 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from ersac.config import SettingsError
-from ersac.envs.base import HostEnv
+from ersac.envs.base import HostEnv, error_line
 from ersac.envs.gym import minigrid
-from ersac.envs.gym.host import EnvFactory, error_line, in_process_env
+from ersac.envs.gym.host import EnvFactory, in_process_env
 from ersac.envs.gym.workers import worker_env
 from ersac.packages import require_package
 

@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from ersac.config import SettingsError
-from ersac.envs.base import Discrete, HostEnv, HostStep, Space
-from ersac.envs.gym.host import EnvFactory, error_line, in_process_env
+from ersac.envs.base import Discrete, HostEnv, HostStep, Space, error_line
+from ersac.envs.gym.host import EnvFactory, in_process_env
 from ersac.runs.exits import SIGNALS, Resumable
 
 CLOSE_SECONDS = 5.0  # for all workers to exit; those still alive are killed
@@ -52,9 +52,9 @@ def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int
     share the memory of spaces such as MiniGrid's.
     """
     # One environment here first: its errors are raised here, and its spaces size the buffer.
-    one = in_process_env(make, name, 1, frames)
-    one.close()
-    shape, dtype = _array_spec(one.observations)
+    template = in_process_env(make, name, 1, frames)
+    template.close()
+    shape, dtype = _array_spec(template.observations)
     context = multiprocessing.get_context("spawn")  # jax has threads, so forking is not safe
     buffer = context.RawArray("B", envs * math.prod(shape) * np.dtype(dtype).itemsize)
     bounds = [envs * i // workers for i in range(workers + 1)]
@@ -88,7 +88,7 @@ def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int
 
     # Registered last, so called before multiprocessing's handler, which would wait for ever.
     atexit.register(close)
-    return HostEnv(name, one.observations, one.actions, envs, reset, step, close)
+    return template._replace(envs=envs, reset=reset, step=step, close=close)
 
 
 def _start_workers(context: Any, name: str, specs: list[_WorkerSpec]) -> Workers:
