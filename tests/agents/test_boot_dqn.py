@@ -1,4 +1,4 @@
-"""Bootstrapped DQN: its update is bsuite's, dense and by the book; who acts, what is replayed, and what is never trained."""
+"""Bootstrapped DQN: its update equals a dense reference; acting, replay, priors and masks."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from ersac.types import Trajectory
 ENV = deep_sea(3)
 STATES = jnp.arange(ENV.n_states)
 SMALL = {"members": 3, "hidden": (5, 4), "batch": 16, "replay": 12, "least_replay": 6}
-UNLIKELY = 1e-4  # a p-value that a right program does not come below; the draws are the same in every run of the test
+UNLIKELY = 1e-4  # p-value below which a test fails; the draws are the same in every run
 
 
 def make(**changes):
@@ -31,7 +31,7 @@ def make(**changes):
 
 
 def steps(agent, seed: int, length: int = 1) -> Trajectory:
-    """A batch of one trajectory that leads anywhere, with what the agent draws for it."""
+    """A batch of one random trajectory, with the noise that the agent draws for it."""
     rng = np.random.default_rng(seed)
     t = Trajectory(
         obs=jnp.asarray(rng.integers(0, ENV.n_states, length + 1)),
@@ -52,26 +52,26 @@ def double(tree):
 
 
 def all_values(agent, learner, members: int = 3):
-    """Q of every state, action and member [S, A, K], as each would act on it."""
+    """Q of all states, actions and members [S, A, K]."""
     one = lambda obs: jnp.stack(
         [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
     return jax.jit(jax.vmap(one))(STATES)
 
 
-class Book:
-    """Bootstrapped DQN by the book: one-hot inputs, member after member, optax's dense Adam, targets that are copies."""
+class DenseReference:
+    """A dense reference: one-hot inputs, one member after another, optax's Adam, copied targets."""
 
     def __init__(self, settings, rng):
         self.settings = settings
-        self.params, self.priors = self.drawn(rng), self.drawn(rng)
+        self.params, self.priors = self.init_members(rng), self.init_members(rng)
         self.optimiser = optax.adam(settings.learning_rate, settings.b1, settings.b2)
         self.target, self.opt = self.params, self.optimiser.init(self.params)
         self.replay, self.added, self.updates = [], 0, 0
         self.gradient = jax.jit(jax.grad(self.loss))
 
-    def drawn(self, rng):
-        """The members' weights, in the order in which the agent draws them."""
+    def init_members(self, rng):
+        """The weights of the members, in the order in which the agent draws them."""
         net = boot_dqn.QNetwork(
             self.settings.members, self.settings.hidden, ENV.n_states, ENV.n_actions
         )
@@ -100,19 +100,21 @@ class Book:
             [self.q(self.params, k, STATES) for k in range(self.settings.members)], axis=-1
         )
 
-    def loss(self, params, target, t):
+    def loss(self, params, target_params, t):
         obs, action, reward, discount, later, mask = t
         losses = []
         for k in range(self.settings.members):
             value = jnp.take_along_axis(self.q(params, k, obs), action[:, None], axis=1)[:, 0]
-            best = jnp.max(self.q(target, k, later), axis=1)
-            wanted = reward[:, min(k, reward.shape[1] - 1)] + self.settings.gamma * discount * best
-            losses.append(mask[:, k] * jnp.square(value - wanted))
+            next_value = jnp.max(self.q(target_params, k, later), axis=1)
+            target = (
+                reward[:, min(k, reward.shape[1] - 1)] + self.settings.gamma * discount * next_value
+            )
+            losses.append(mask[:, k] * jnp.square(value - target))
         return jnp.mean(jnp.stack(losses))
 
     def update(self, t):
         noise = jax.tree.map(lambda x: x[0, 0], t.noise)
-        fresh = (
+        new = (
             t.obs[0, 0],
             t.action[0, 0],
             t.reward[0, 0] + noise.reward,
@@ -121,15 +123,15 @@ class Book:
             noise.mask,
         )
         slot = self.added % self.settings.replay
-        self.replay[slot : slot + 1] = [fresh]
+        self.replay[slot : slot + 1] = [new]
         self.added += 1
         if len(self.replay) < self.settings.least_replay:
             return
-        self.learn([self.replay[int(lot) % len(self.replay)] for lot in noise.replay_bits])
+        self.learn([self.replay[int(bit) % len(self.replay)] for bit in noise.replay_bits])
 
-    def learn(self, drawn):
+    def learn(self, sampled):
         """One step of every member on a batch."""
-        batch = [jnp.stack(column) for column in zip(*drawn, strict=True)]
+        batch = [jnp.stack(column) for column in zip(*sampled, strict=True)]
         step, self.opt = self.optimiser.update(
             self.gradient(self.params, self.target, batch), self.opt
         )
@@ -140,33 +142,39 @@ class Book:
 
 
 def both(settings, agent, seed: int):
-    """A learner and the book at the same start in double precision, but for the priors: these are known to single precision only."""
-    learner, book = (
+    """A learner and the reference with equal weights in double precision.
+
+    Priors are those of the learner, which has them in single precision.
+    """
+    learner, reference = (
         double(agent.init(np.random.default_rng(seed))),
-        Book(settings, np.random.default_rng(seed)),
+        DenseReference(settings, np.random.default_rng(seed)),
     )
-    prior = jnp.concatenate([book.prior(k, STATES) for k in range(settings.members)], axis=1)
+    prior = jnp.concatenate([reference.prior(k, STATES) for k in range(settings.members)], axis=1)
     np.testing.assert_allclose(learner.memory.prior, prior, atol=1e-6)
-    return learner._replace(memory=learner.memory._replace(prior=prior)), book
+    return learner._replace(memory=learner.memory._replace(prior=prior)), reference
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"]
 )
-def test_the_update_is_that_of_a_dense_agent_by_the_book(float64, changes):
-    """Without momentum, where the lazy Adam is the dense one; from before the first update until the replay has gone round twice."""
+def test_the_update_equals_that_of_a_dense_reference(float64, changes):
+    """Without momentum the lazy Adam equals the dense one.
+
+    From before the first update until the replay has been overwritten twice.
+    """
     settings, agent = make(b1=0.0, learning_rate=0.01, **changes)
-    learner, book = both(settings, agent, 0)
+    learner, reference = both(settings, agent, 0)
     start, update = learner, jax.jit(agent.update)
     before = all_values(agent, start)
     for seed in range(30):
         t = double(steps(agent, seed))
         learner, _, _ = update(learner, t)
-        book.update(t)
-        if seed == 4:  # too little to learn from
+        reference.update(t)
+        if seed == 4:  # below least_replay
             np.testing.assert_array_equal(all_values(agent, learner), before)
-    assert learner.opt["time"] == book.updates == 25
-    ours, theirs = all_values(agent, learner), book.values()
+    assert learner.opt["time"] == reference.updates == 25
+    ours, theirs = all_values(agent, learner), reference.values()
     assert np.abs(ours - before).min() > 1e-4
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
     np.testing.assert_allclose(
@@ -177,23 +185,23 @@ def test_the_update_is_that_of_a_dense_agent_by_the_book(float64, changes):
     np.testing.assert_array_equal(learner.memory.prior, start.memory.prior)
 
 
-def test_with_every_row_in_every_batch_momentum_is_the_books_too(float64):
+def test_momentum_equals_the_references_if_every_row_is_in_every_batch(float64):
     settings, agent = make(batch=18, replay=18, least_replay=9)
-    learner, book = both(settings, agent, 1)
+    learner, reference = both(settings, agent, 1)
     update, around = jax.jit(agent.update), jnp.append(STATES, 0)
     for seed in range(20):
         t = double(steps(agent, seed))
-        whole = jnp.arange(18, dtype=jnp.uint32)[None, None]
+        all_slots = jnp.arange(18, dtype=jnp.uint32)[None, None]
         t = t._replace(
-            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(replay_bits=whole)
+            obs=around[None, seed % 9 : seed % 9 + 2], noise=t.noise._replace(replay_bits=all_slots)
         )
         learner, _, _ = update(learner, t)
-        book.update(t)
-    assert book.updates == 12
-    np.testing.assert_allclose(all_values(agent, learner), book.values(), rtol=0, atol=1e-10)
+        reference.update(t)
+    assert reference.updates == 12
+    np.testing.assert_allclose(all_values(agent, learner), reference.values(), rtol=0, atol=1e-10)
 
 
-def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
+def test_one_member_acts_through_an_episode_with_its_newest_weights():
     _, agent = make(members=4)
     learner, env_params = agent.init(np.random.default_rng(0)), jnp.asarray(ENV.env_params(0))
     key = jax.random.key(0)
@@ -206,17 +214,17 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
         following, step = interact(ENV, agent, env_params, learner, actor, action_noise, after)
         return following, (actor.episode_state, step)
 
-    _, (heads, told) = jax.lax.scan(
+    _, (members_acting, interactions) = jax.lax.scan(
         one, init_actor(ENV, agent, env_params, learner, key), jnp.arange(90)
     )
-    heads = np.asarray(heads).reshape(30, 3)  # an episode has three steps
-    assert (heads == heads[:, :1]).all()
-    assert len(set(heads[:, 0])) == 4
+    members_acting = np.asarray(members_acting).reshape(30, 3)  # an episode has three steps
+    assert (members_acting == members_acting[:, :1]).all()
+    assert len(set(members_acting[:, 0])) == 4
     values = np.asarray(all_values(agent, learner, 4))  # [S, A, K]
     np.testing.assert_array_equal(
-        told.action, values[told.obs, :, heads.reshape(-1)].argmax(axis=1)
+        interactions.action, values[interactions.obs, :, members_acting.reshape(-1)].argmax(axis=1)
     )
-    # the index stays, what it stands for has learned: it acts on the values of now
+    # the member acts with its newest weights
     later, _, _ = jax.jit(agent.update)(learner, steps(agent, 0, length=6))
     assert not np.allclose(
         agent.policy.act(later, 2, 4, 0.5)[1], agent.policy.act(learner, 2, 4, 0.5)[1], atol=1e-6
@@ -225,13 +233,13 @@ def test_one_member_acts_through_an_episode_and_keeps_learning_in_it():
 
 def test_every_member_is_as_likely_to_act():
     _, agent = make(members=10)
-    heads = jax.vmap(lambda key: agent.policy.init_episode(None, key))(
+    members_acting = jax.vmap(lambda key: agent.policy.init_episode(None, key))(
         jax.random.split(jax.random.key(0), 20_000)
     )
-    assert stats.chisquare(np.bincount(heads, minlength=10)).pvalue > UNLIKELY
+    assert stats.chisquare(np.bincount(members_acting, minlength=10)).pvalue > UNLIKELY
 
 
-def test_ties_are_broken_evenly_and_the_policy_says_so():
+def test_ties_are_broken_uniformly_and_log_mu_agrees():
     _, agent = make()
     learner = jax.tree.map(jnp.zeros_like, agent.init(np.random.default_rng(0)))
     uniform = (jnp.arange(1000) + 0.5) / 1000
@@ -241,22 +249,22 @@ def test_ties_are_broken_evenly_and_the_policy_says_so():
     np.testing.assert_allclose(agent.policy.log_mu(jnp.array([[1.0, 2.0]]), jnp.array([1])), 0)
     assert not np.isfinite(
         agent.policy.log_mu(jnp.array([[np.nan, 2.0]]), jnp.array([1]))
-    ).any()  # which the guard sees
+    ).any()  # so that the guard detects it
 
 
-def test_the_newest_takes_the_place_of_the_oldest():
+def test_new_transitions_overwrite_the_oldest():
     _, agent = make()
     memory = agent.init(np.random.default_rng(0)).memory
     for seed, length in enumerate((4, 4, 4, 1, 4)):  # seventeen steps for twelve slots
         t = steps(agent, seed, length)._replace(
             obs=int(memory.added) + jnp.arange(length + 1)[None]
         )
-        memory, drawn = boot_dqn.add_and_sample(
+        memory, sampled = boot_dqn.add_and_sample(
             memory, boot_dqn.transitions(t), jnp.arange(16, dtype=jnp.uint32)
         )
         held = np.resize(memory.ring.obs[: memory.added], 16)
-        np.testing.assert_array_equal(drawn.obs, held)  # with those that came just now
-        np.testing.assert_array_equal(drawn.next_obs, held + 1)
+        np.testing.assert_array_equal(sampled.obs, held)  # including the new ones
+        np.testing.assert_array_equal(sampled.next_obs, held + 1)
     np.testing.assert_array_equal(memory.ring.obs, [12, 13, 14, 15, 16, 5, 6, 7, 8, 9, 10, 11])
     np.testing.assert_array_equal(memory.ring.next_obs, memory.ring.obs + 1)
     np.testing.assert_allclose(memory.ring.reward[1:5, 0], t.reward[0])
@@ -264,7 +272,7 @@ def test_the_newest_takes_the_place_of_the_oldest():
     assert memory.added == 17
 
 
-def test_a_step_that_never_was_teaches_nobody():
+def test_fake_steps_are_masked_for_all_members():
     _, agent = make(mask_share=1.0)
     t = steps(agent, 0, 3)._replace(mask=jnp.array([[1.0, 0.0, 1.0]]))
     np.testing.assert_array_equal(
@@ -273,21 +281,21 @@ def test_a_step_that_never_was_teaches_nobody():
 
 
 @pytest.mark.parametrize(("before", "held"), [(6, 7), (11, 12), (40, 12)])
-def test_what_is_replayed_is_drawn_evenly_from_what_is_held(before, held):
+def test_the_replay_is_sampled_uniformly(before, held):
     _, agent = make(batch=64)
     memory = agent.init(np.random.default_rng(0)).memory
     memory = memory._replace(added=jnp.int32(before), ring=memory.ring._replace(obs=jnp.arange(12)))
-    fresh = boot_dqn.transitions(steps(agent, 0))._replace(
+    new = boot_dqn.transitions(steps(agent, 0))._replace(
         obs=jnp.array([before % 12])
-    )  # known by their slots, it too
-    lots = agent.noise(jax.random.key(0), 300).replay_bits
-    drawn = jax.vmap(lambda lots: boot_dqn.add_and_sample(memory, fresh, lots)[1].obs)(lots)
-    counts = np.bincount(np.asarray(drawn).reshape(-1), minlength=12)
+    )  # observations are the numbers of slots
+    bits = agent.noise(jax.random.key(0), 300).replay_bits
+    sampled = jax.vmap(lambda bits: boot_dqn.add_and_sample(memory, new, bits)[1].obs)(bits)
+    counts = np.bincount(np.asarray(sampled).reshape(-1), minlength=12)
     assert not counts[held:].any()
     assert stats.chisquare(counts[:held]).pvalue > UNLIKELY
 
 
-def test_masks_are_fair_coins_of_each_member():
+def test_masks_are_independent_fair_coins():
     _, agent = make(members=10, mask_share=0.3)
     mask = np.asarray(agent.noise(jax.random.key(0), 5000).mask, float)  # [T, K]
     np.testing.assert_allclose(mask.mean(axis=0), 0.3, atol=4 * (0.21 / 5000) ** 0.5)
@@ -307,15 +315,19 @@ def test_weights_are_drawn_as_bsuite_draws_them():
 
 
 def one_hot(depth: int, envs: int = 1) -> Env:
-    """DeepSea whose observations are vectors, as bsuite's are."""
-    sea = deep_sea(depth)
-    observe = lambda env_params, state: jax.nn.one_hot(sea.observe(env_params, state), sea.n_states)
-    return sea._replace(observations=Box((sea.n_states,)), observe=observe, envs=envs)
+    """DeepSea with one-hot vectors as observations, as in bsuite."""
+    env_of_states = deep_sea(depth)
+    observe = lambda env_params, state: jax.nn.one_hot(
+        env_of_states.observe(env_params, state), env_of_states.n_states
+    )
+    return env_of_states._replace(
+        observations=Box((env_of_states.n_states,)), observe=observe, envs=envs
+    )
 
 
-def make_dense(envs: int = 1, seen: config.Normalise = config.NO_NORMALISATION, **changes):
+def make_dense(envs: int = 1, normalisation: config.Normalise = config.NO_NORMALISATION, **changes):
     settings = config.check(config.override(PRESETS["boot-dqn"], **(SMALL | changes)))
-    return settings, make_agent(settings, spec_of(one_hot(3, envs)), seen)
+    return settings, make_agent(settings, spec_of(one_hot(3, envs)), normalisation)
 
 
 def as_vectors(t: Trajectory) -> Trajectory:
@@ -323,13 +335,13 @@ def as_vectors(t: Trajectory) -> Trajectory:
 
 
 def side_by_side(agent, seed: int, envs: int, length: int = 1) -> Trajectory:
-    """Trajectories of so many environments, of vectors."""
-    each = [as_vectors(steps(agent, envs * seed + place, length)) for place in range(envs)]
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
+    """Trajectories of N environments, with vectors as observations."""
+    trajectories = [as_vectors(steps(agent, envs * seed + i, length)) for i in range(envs)]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *trajectories)
 
 
 def dense_values(agent, learner, members: int = 3):
-    """Those of `all_values`, at one-hot vectors."""
+    """`all_values` at one-hot vectors."""
     one = lambda obs: jnp.stack(
         [agent.policy.act(learner, k, obs, 0.5)[1] for k in range(members)], axis=-1
     )
@@ -337,7 +349,7 @@ def dense_values(agent, learner, members: int = 3):
 
 
 def test_a_row_is_a_one_hot_vector_times_the_dense_weights():
-    """The same draws are the same members and the same priors."""
+    """The same draws give the same members and the same priors."""
     (_, rows), (_, dense) = make(), make_dense()
     ours, theirs = (agent.init(np.random.default_rng(2)) for agent in (dense, rows))
     np.testing.assert_allclose(
@@ -354,99 +366,108 @@ def test_a_row_is_a_one_hot_vector_times_the_dense_weights():
 @pytest.mark.parametrize(
     "changes", [{}, {"noise_variance": 0.5, "target_period": 3}], ids=["bsuite", "noise"]
 )
-def test_on_vectors_the_update_is_the_books_with_momentum(float64, changes):
-    """Targets that are copies, and Adam as it is; the prior's scale is a power of two, which loses no digits."""
+def test_on_vectors_the_update_equals_the_reference_with_momentum(float64, changes):
+    """The prior scale is a power of two, so that scaling is exact."""
     settings, agent = make_dense(learning_rate=0.01, prior_scale=2.0, **changes)
-    learner, book = (
+    learner, reference = (
         double(agent.init(np.random.default_rng(0))),
-        Book(settings, np.random.default_rng(0)),
+        DenseReference(settings, np.random.default_rng(0)),
     )
-    np.testing.assert_allclose(dense_values(agent, learner), book.values(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(dense_values(agent, learner), reference.values(), rtol=0, atol=1e-12)
     before, update = learner, jax.jit(agent.update)
     for seed in range(30):
         t = double(steps(agent, seed))
         learner, _, _ = update(learner, as_vectors(t))
-        book.update(t)
-    assert learner.opt["time"] == book.updates == 25
+        reference.update(t)
+    assert learner.opt["time"] == reference.updates == 25
     ours = dense_values(agent, learner)
     assert np.abs(ours - dense_values(agent, before)).min() > 1e-4
-    np.testing.assert_allclose(ours, book.values(), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(ours, reference.values(), rtol=0, atol=1e-10)
     np.testing.assert_array_equal(learner.memory.prior, before.memory.prior)
 
 
 @pytest.mark.parametrize(
-    ("envs", "seen"),
+    ("envs", "normalisation"),
     [(1, config.NO_NORMALISATION), (4, config.Normalise())],
     ids=["raw", "four, normalised"],
 )
-def test_a_sea_of_vectors_is_solved(monkeypatch, envs, seen):
-    """Chance finds the treasure once in 32 episodes."""
+def test_deep_sea_with_vectors_is_solved(monkeypatch, envs, normalisation):
+    """A random policy reaches the goal once in 32 episodes."""
     monkeypatch.setattr(device, "make_env", lambda settings: one_hot(5, settings.envs))
     small = {"members": 5, "hidden": (20, 20), "batch": 32, "least_replay": 32, "seeds": 2}
     settings = api.make_settings("gymnax:tiny", "boot-dqn", envs=envs, chunk=2_000 // envs, **small)
-    program = device.prepare_device(config.replace_at(settings, ("env", "normalisation"), seen))
+    program = device.prepare_device(
+        config.replace_at(settings, ("env", "normalisation"), normalisation)
+    )
     _, late = (chunk for _, chunk in zip(range(2), device.run_device(program), strict=False))
     assert late.episodes.goal[late.episodes.ended].mean() > 0.9
     assert late.episodes.goal.any(axis=(1, 3)).all()  # in every environment of every seed
     np.testing.assert_array_equal(late.carry.learner.opt["time"], 4_000 - 32 // envs * envs + envs)
 
 
-def test_environments_side_by_side_bring_a_gradient_step_each(float64):
-    """After N T transitions N batches, each by its own lots: as if the book had drawn from the full ring N times."""
+def test_each_environment_adds_a_gradient_step(float64):
+    """N T transitions are followed by N batches, each with its own random bits."""
     envs, length = 4, 2
     settings, agent = make_dense(
         envs=envs, learning_rate=0.01, prior_scale=2.0, replay=400, least_replay=24
     )
-    learner, book = (
+    learner, reference = (
         double(agent.init(np.random.default_rng(0))),
-        Book(settings, np.random.default_rng(0)),
+        DenseReference(settings, np.random.default_rng(0)),
     )
     start, update, held = dense_values(agent, learner), jax.jit(agent.update), []
     for seed in range(40):
         t = double(side_by_side(agent, seed, envs, length))
         learner, _, metrics = update(learner, t)
-        fresh = boot_dqn.transitions(t)
-        states = fresh._replace(obs=fresh.obs.argmax(-1), next_obs=fresh.next_obs.argmax(-1))
+        new = boot_dqn.transitions(t)
+        states = new._replace(obs=new.obs.argmax(-1), next_obs=new.next_obs.argmax(-1))
         held += zip(*map(list, states), strict=True)
         assert learner.memory.added == len(held) == (seed + 1) * envs * length
-        if seed < 2:  # too little to learn from
+        if seed < 2:  # below least_replay
             np.testing.assert_array_equal(dense_values(agent, learner), start)
-        elif seed < 12:  # the book is slow
-            for lots in t.noise.replay_bits[:, 0]:
-                book.learn([held[int(lot) % len(held)] for lot in lots])
-            assert learner.opt["time"] == book.updates == envs * (seed - 1)
+        elif seed < 12:  # the reference is slow
+            for bits in t.noise.replay_bits[:, 0]:
+                reference.learn([held[int(bit) % len(held)] for bit in bits])
+            assert learner.opt["time"] == reference.updates == envs * (seed - 1)
             np.testing.assert_allclose(
-                dense_values(agent, learner), book.values(), rtol=0, atol=1e-9
+                dense_values(agent, learner), reference.values(), rtol=0, atol=1e-9
             )
         assert np.isfinite(metrics["loss"])
     ring = learner.memory.ring
-    np.testing.assert_array_equal(ring.obs[: len(held)].argmax(-1), [each[0] for each in held])
-    np.testing.assert_array_equal(ring.mask[: len(held)], np.stack([each[-1] for each in held]))
+    np.testing.assert_array_equal(
+        ring.obs[: len(held)].argmax(-1), [transition[0] for transition in held]
+    )
+    np.testing.assert_array_equal(
+        ring.mask[: len(held)], np.stack([transition[-1] for transition in held])
+    )
     assert not ring.obs[len(held) :].any()
 
 
-def test_of_more_than_the_replay_holds_the_last_are_kept():
+def test_the_replay_keeps_the_last_transitions_of_a_large_batch():
     _, agent = make_dense(envs=4, replay=6)
     memory = agent.init(np.random.default_rng(0)).memory
     for seed in range(2):
-        fresh = boot_dqn.transitions(side_by_side(agent, seed, envs=4, length=2))
-        memory, drawn = boot_dqn.add_and_sample(memory, fresh, jnp.arange(16, dtype=jnp.uint32))
+        new = boot_dqn.transitions(side_by_side(agent, seed, envs=4, length=2))
+        memory, sampled = boot_dqn.add_and_sample(memory, new, jnp.arange(16, dtype=jnp.uint32))
         slots = (8 * seed + np.arange(2, 8)) % 6
-        np.testing.assert_array_equal(memory.ring.reward[slots], fresh.reward[2:])
-        np.testing.assert_array_equal(drawn.reward, np.resize(memory.ring.reward, (16, 1)))
+        np.testing.assert_array_equal(memory.ring.reward[slots], new.reward[2:])
+        np.testing.assert_array_equal(sampled.reward, np.resize(memory.ring.reward, (16, 1)))
         assert memory.added == 8 * (seed + 1)
 
 
-def test_whatever_a_fake_step_says_nobody_learns_it():
-    """All of the ring is drawn in every batch; what a fake step has of everything but its mask is of no consequence."""
+def test_fake_steps_have_no_influence():
+    """Every batch has the whole ring; all fields of a fake step but its mask have no influence."""
     _, agent = make_dense(envs=4, mask_share=1.0, replay=16, batch=16)
-    real, whole = jnp.ones((4, 2)).at[1, 0].set(0).at[3, 1].set(0), jnp.arange(16, dtype=jnp.uint32)
+    real, all_slots = (
+        jnp.ones((4, 2)).at[1, 0].set(0).at[3, 1].set(0),
+        jnp.arange(16, dtype=jnp.uint32),
+    )
 
     def learned(reward: float, mask):
         learner = agent.init(np.random.default_rng(0))
         for seed in range(5):
             t = side_by_side(agent, seed, 4, 2)
-            noise = t.noise._replace(replay_bits=jnp.broadcast_to(whole, (4, 2, 16)))
+            noise = t.noise._replace(replay_bits=jnp.broadcast_to(all_slots, (4, 2, 16)))
             t = t._replace(reward=jnp.where(real > 0, t.reward, reward), mask=mask, noise=noise)
             learner, _, metrics = jax.jit(agent.update)(learner, t)
         return learner, metrics
@@ -463,24 +484,26 @@ def test_whatever_a_fake_step_says_nobody_learns_it():
     assert not np.allclose(fooled.params.dense, loud.params.dense)
 
 
-def test_units_do_not_matter_through_the_lens():
-    """Observations in other units and rewards a thousandfold: the same members act and learn; raw ones would not."""
-    _, agent = make_dense(envs=4, seen=config.Normalise())
+def test_normalisation_removes_the_scale_of_observations_and_rewards():
+    """Without normalisation the scale of observations and rewards has an influence."""
+    _, agent = make_dense(envs=4, normalisation=config.Normalise())
 
-    def learned(agent, unit: float, pay: float):
+    def learned(agent, obs_scale: float, reward_scale: float):
         learner = agent.init(np.random.default_rng(0))
         for seed in range(8):
             t = side_by_side(agent, seed, 4, 2)
-            t = t._replace(obs=unit * t.obs + 3 * unit, reward=pay * t.reward)
+            t = t._replace(obs=obs_scale * t.obs + 3 * obs_scale, reward=reward_scale * t.reward)
             learner, _, _ = jax.jit(agent.update)(agent.observe(learner, t), t)
         actor_params = agent.policy.actor_params(learner)
-        return agent.policy.act(actor_params, 1, unit * jnp.eye(9)[4] + 3 * unit, 0.5)[1], learner
+        return agent.policy.act(actor_params, 1, obs_scale * jnp.eye(9)[4] + 3 * obs_scale, 0.5)[
+            1
+        ], learner
 
     (ours, learner), (theirs, other) = learned(agent, 1.0, 1.0), learned(agent, 4.0, 1024.0)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
     np.testing.assert_allclose(learner.params.dense, other.params.dense, atol=1e-4)
     ring = lambda learner: learner.memory.ring
-    np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # what is kept is raw
+    np.testing.assert_allclose(4 * ring(learner).obs, ring(other).obs)  # the replay is raw
     raw = make_dense(envs=4)[1]
     assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
 
@@ -512,7 +535,7 @@ def test_continuous_actions_are_refused_in_one_line():
 @pytest.mark.parametrize(
     "changes", [{"replay": 1}, {"replay": 5_000, "noise_variance": 0.1}], ids=["layers", "replay"]
 )
-def test_what_arrays_take_is_known_before_a_run_begins(changes, is_bytes):
+def test_the_memory_estimate_matches_the_arrays(changes, is_bytes):
     small = {"members": 5, "hidden": (64, 16), "batch": 1, "chunk": 1, "envs": 2}
     settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
     spec = Spec("any", Box((10, 10, 3), is_bytes), Discrete(3), 2)

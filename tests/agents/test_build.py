@@ -1,4 +1,4 @@
-"""What a rate per visit means where a batch meets an observation many times, and where a network learns."""
+"""Rates per visit where a batch has an observation many times, and how networks learn at them."""
 
 import dataclasses
 
@@ -19,12 +19,12 @@ STATES, RATE = 25, 0.2
 
 
 def drawn(seed: int, shape: tuple[int, ...] = (3, 20)) -> np.ndarray:
-    """Integer observations of a batch, of which some stand there often."""
+    """Integer observations of a batch, with repeats."""
     return np.random.default_rng(seed).geometric(0.15, shape) % STATES
 
 
-def one_hot_as_seen(obs: np.ndarray) -> jax.Array:
-    """The same as one-hot vectors, seen through a lens that has met every state as often."""
+def normalised_one_hot(obs: np.ndarray) -> jax.Array:
+    """The same as normalised one-hot vectors, after every state was visited equally often."""
     normaliser = normalise.running(Box((STATES,)), 1, 0.99, normalise=True, scale_rewards=False)
     every, ones = jnp.eye(STATES), jnp.ones((1, STATES))
     met = Trajectory(jnp.concatenate([every, every[:1]])[None], ones, ones, ones, ones, ones, ones)
@@ -43,19 +43,21 @@ def test_repeats_of_integers_are_counts_over_the_whole_batch(seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_repeats_of_one_hot_vectors_are_those_of_integers(seed):
     obs = drawn(seed)
-    np.testing.assert_allclose(repeats(one_hot_as_seen(obs)), repeats(jnp.asarray(obs)), rtol=1e-3)
+    np.testing.assert_allclose(
+        repeats(normalised_one_hot(obs)), repeats(jnp.asarray(obs)), rtol=1e-3
+    )
 
 
 def test_repeats_of_vectors_are_squared_cosines_and_opposites_do_not_count(float64):
     obs = jnp.asarray(
         [[[1e9, 0.0], [-1e9, 0.0], [1e9, 1e9]]]
-    )  # so far out that the constant of `on_sphere` is nothing
+    )  # so large that the constant of `on_sphere` is negligible
     np.testing.assert_allclose(repeats(obs), [[1.5, 1.0, 1.5]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
 def test_many_visits_together_correct_less_than_all(float64, rate):
-    """m r / (1 + (m - 1) r), as `tables.per_visit` has it; one visit is not damped."""
+    """m r / (1 + (m - 1) r), as in `tables.per_visit`; a single visit is not damped."""
     m = jnp.arange(1.0, 50.0)
     together = m * rate * visit_damping(m, rate)
     np.testing.assert_allclose(together, m * rate / (1 + (m - 1) * rate), rtol=1e-12)
@@ -63,7 +65,7 @@ def test_many_visits_together_correct_less_than_all(float64, rate):
     assert np.all(together <= 1 + 1e-12)
     np.testing.assert_array_equal(
         visit_damping(m, 7.0), visit_damping(m, 1.0)
-    )  # beyond 1 a rate is not of errors
+    )  # rates above 1 are those of logits
 
 
 @pytest.mark.parametrize("observed", ["integers", "vectors"])
@@ -77,7 +79,7 @@ def test_many_visits_together_correct_less_than_all(float64, rate):
     ids=["ensemble", "rnd"],
 )
 def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minibatch, uncertainty):
-    """Of an estimator's errors, none of which a reward brings about, after one batch: sigma2 falls by the share, squared."""
+    """Of an estimator without rewards, after one batch: sigma2 falls by the square of the share."""
     rate, rollouts = RATE, minibatch or 4
     space = Discrete(STATES) if observed == "integers" else Box((STATES,))
     settings = dataclasses.replace(
@@ -85,7 +87,7 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
         uncertainty=uncertainty,
         buffer=config.OnPolicy(minibatch=minibatch),
         estimator_hidden=(4096,),
-        upper_percent=1,  # what states have in common
+        upper_percent=1,  # layers that states share
         credit_early_ends=False,
         rollout=4,
     )
@@ -94,7 +96,7 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
     states[0, :4], states[1, :2] = (
         [0, 0, 0, 1],
         [0, 1],
-    )  # the first four times, the second twice, others once
+    )  # four times the first, twice the second, once the others
     obs = (
         (lambda x: jnp.asarray(x))
         if observed == "integers"
@@ -114,20 +116,20 @@ def test_an_update_of_a_network_corrects_the_share_of_its_visits(observed, minib
     np.testing.assert_allclose(1 - left, m * rate / (1 + (m - 1) * rate), rtol=0.1)
     np.testing.assert_allclose(
         sigma2(after, first + 1), sigma2(learner, first + 1), rtol=0.1
-    )  # the other action was not tried
+    )  # the other action was not taken
 
 
 @pytest.mark.parametrize(
     ("envs", "minibatch", "size"),
     [(1, None, 1), (16, None, 16), (16, 4, 4), (5, 2, 2), (5, 4, 3), (3, 8, 3)],
 )
-def test_a_batch_has_as_many_rollouts_as_the_feed_deals_out(envs, minibatch, size):
+def test_the_batch_size_is_that_of_the_buffer(envs, minibatch, size):
     settings = config.ActorCritic(buffer=config.OnPolicy(minibatch=minibatch))
     assert batch_size(settings, envs) == size
     assert batch_size(config.ActorCritic(buffer=config.Replay(batch=7)), envs) == 7
 
 
-def test_descent_is_plain_with_a_rate_for_each_head_and_a_factor_above_its_first_layer():
+def test_per_visit_descent_has_a_rate_per_head_and_a_factor_above_the_first_layer():
     tree = {"first": jnp.ones(2), "inner": [jnp.ones(3)], "top": jnp.ones(1)}
     gradient = {"torso": {}, "policy": tree, "value": tree}
     rule = per_visit_descent(

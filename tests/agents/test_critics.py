@@ -59,7 +59,7 @@ def test_the_natural_gradient_is_fishers_inverse_times_the_gradient(drawn):
         )
 
 
-def test_an_action_counts_down_to_its_limit(drawn):
+def test_k_is_clipped_from_below_at_the_limit(drawn):
     _, logits, tau = drawn
     k = jnp.zeros((5, 4)).at[:, 1].set(-50.0)
     far, farther = (NATURAL(scale * k, jax.nn.log_softmax(logits), tau, 7.0) for scale in (1, 10))
@@ -168,7 +168,7 @@ def logit_gradient(normalise_advantages: bool, tau: float) -> np.ndarray:
     )
 
 
-def test_what_an_action_pays_counts_and_not_how_often_it_does(float64):
+def test_normalised_advantages_compare_means_and_not_frequencies(float64):
     """With a small tau as scale all advantages are clipped, and only their signs matter.
 
     The gradient then prefers the arm that pays more often; normalised, the arm that pays more.
@@ -180,7 +180,7 @@ def test_what_an_action_pays_counts_and_not_how_often_it_does(float64):
     assert (towards_the_first, towards_the_second) == (1, -1)
 
 
-def test_a_spread_is_over_the_batch_and_only_changes_the_unit(float64):
+def test_advantages_are_normalised_by_the_rms_of_the_batch(float64):
     """The gradient is that of the mean reward, 0.04 / 4, divided by the RMS of the advantages."""
     advantages = np.array([0.62, 0.62, *[-0.38] * 3, *[0.22] * 3, -0.38, -0.38])
     np.testing.assert_allclose(
@@ -191,7 +191,7 @@ def test_a_spread_is_over_the_batch_and_only_changes_the_unit(float64):
     )  # where tau exceeds the RMS
 
 
-def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
+def test_bonuses_are_clipped_like_advantages(float64):
     """The gradient through a bonus of thousands of tau is clipped as an advantage is."""
     settings = config.override(SETTINGS, advantage_limit=5.0, lam=0.0)
 
@@ -215,7 +215,7 @@ def test_a_bonus_counts_as_far_as_an_advantage_does(float64):
 
 
 @pytest.mark.parametrize("lam", [0.0, 1.0])
-def test_what_was_never_tried_is_worth_its_bonus_before_it_is(float64, lam):
+def test_the_bonus_of_an_untried_action_is_in_the_target_before_it(float64, lam):
     """The bonus of an untried action is in the target of the step before its state.
 
     That holds though another action was taken there and though the critic predicts zero.
@@ -252,7 +252,7 @@ def test_tau_plays_against_the_mean_over_actions(float64, estimate):
     )
 
 
-def test_the_policy_climbs_by_the_natural_gradient_and_by_nothing_else(float64):
+def test_the_policy_gradient_is_the_natural_gradient(float64):
     """K is prediction plus current bonus; the last state, without an action, has no gradient."""
     inputs, _ = make_inputs(2, jnp.log(0.4))
     gradient = jax.jit(
@@ -356,7 +356,7 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
             )
 
 
-def test_what_was_never_done_has_its_bonus(float64):
+def test_all_actions_follows_the_bonus_of_an_untried_action(float64):
     """The sampled critic ignores the bonus of an action not taken; all-actions follows it."""
     inputs, _ = make_inputs(4, jnp.log(0.4), jnp.zeros((7, 3)))
     other = (inputs.t.action[0] + 1) % 3
@@ -448,9 +448,7 @@ def test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not(
 
 
 @pytest.mark.parametrize(("estimate", "predict"), CRITICS)
-def test_an_end_that_is_credited_all_it_forgoes_forfeits_neither_bonus_nor_entropy(
-    float64, estimate, predict
-):
+def test_the_credit_replaces_all_missed_bonus_and_entropy(float64, estimate, predict):
     """Without rewards, J is the discounted sum of bonus and entropy, whether episodes end or not.
 
     Without the credit, long episodes have a higher value.
@@ -515,9 +513,9 @@ def test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mea
         over_batch(settings),
         np.mean(np.square(np.asarray(reward)[np.asarray(mask) == 1] - 0.4)),
     )
-    unit = max(tau, share * np.sqrt(max(square, running)))
+    scale = max(tau, share * np.sqrt(max(square, running)))
     np.testing.assert_allclose(estimates.advantage_square, np.full(2, square), rtol=1e-12)
-    np.testing.assert_allclose(estimates.advantage_scale, np.full(2, unit), rtol=1e-12)
+    np.testing.assert_allclose(estimates.advantage_scale, np.full(2, scale), rtol=1e-12)
     in_weights = over_batch(config.override(settings, normalise_advantages=False))
     np.testing.assert_array_equal(in_weights.advantage_scale, np.full(2, tau))
     np.testing.assert_array_equal(in_weights.advantage_square, np.zeros(2))

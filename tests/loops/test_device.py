@@ -1,4 +1,4 @@
-"""The loop: a run is the same however it is cut, and every seed is its own."""
+"""The device loop: results do not depend on chunk sizes or on the other seeds."""
 
 import itertools
 
@@ -24,20 +24,20 @@ def chunks(number: int, **changes):
     )
 
 
-def same(a, b):
+def assert_same(a, b):
     raw = lambda tree: [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     return all(np.array_equal(x, y) for x, y in zip(raw(a), raw(b), strict=True))
 
 
 def test_two_short_chunks_are_one_long_one_bit_for_bit():
     short, long = chunks(2, chunk=3), chunks(1, chunk=6)
-    assert same(short[-1].carry, long[-1].carry)
+    assert assert_same(short[-1].carry, long[-1].carry)
     joined = np.concatenate([chunk.episodes.episode_return for chunk in short], axis=1)
     np.testing.assert_array_equal(joined, long[0].episodes.episode_return)
 
 
-def test_what_has_no_size_stays_where_it_is():
-    """Counts have no noise to keep: an array of no size, which XLA would hand to every device, and the second chunk would refuse."""
+def test_empty_arrays_keep_their_sharding():
+    """The noise of counts is empty: XLA would replicate it, and the next chunk would refuse it."""
     tiny = {
         "agent": "ersac-replay",
         "uncertainty": "counts",
@@ -52,12 +52,12 @@ def test_what_has_no_size_stays_where_it_is():
 
 def test_the_same_settings_give_the_same_bits_and_seeds_differ():
     first, again = chunks(1)[0], chunks(1)[0]
-    assert same(first.carry, again.carry)
+    assert assert_same(first.carry, again.carry)
     returns = [first.episodes.episode_return[i].tobytes() for i in range(3)]
     assert len(set(returns)) == 3
 
 
-def test_a_seed_is_the_same_run_whatever_stands_beside_it():
+def test_a_seed_does_not_depend_on_other_seeds():
     together, alone = chunks(1, seed=5)[0], chunks(1, seed=6, seeds=1)[0]
     np.testing.assert_array_equal(together.episodes.goal[1], alone.episodes.goal[0])
     np.testing.assert_allclose(
@@ -65,20 +65,18 @@ def test_a_seed_is_the_same_run_whatever_stands_beside_it():
     )
 
 
-@pytest.mark.parametrize(
-    "depth", [1, 7, 30]
-)  # shorter than, not dividing, and longer than a rollout
-def test_facts_add_up(depth):
+@pytest.mark.parametrize("depth", [1, 7, 30])  # shorter than a rollout, not dividing it, and longer
+def test_episodes_and_visits_add_up(depth):
     got = chunks(3, depth=depth)
     steps = 3 * 6 * 20
     visits = np.asarray(got[-1].carry.visits)[:3].reshape(
         3, depth, depth
-    )  # where cores do not divide seeds there are more
+    )  # copies of the last seed may follow
     by_row = [
         len(range(row, steps, depth)) for row in range(depth)
-    ]  # every step is counted where it began
+    ]  # a step is counted at its first state
     np.testing.assert_array_equal(visits.sum(axis=2), [by_row] * 3)
-    assert not np.triu(visits, 1).any()  # nobody is ever right of the diagonal
+    assert not np.triu(visits, 1).any()  # states right of the diagonal are unreachable
     ended = np.concatenate([chunk.episodes.ended for chunk in got], axis=1).reshape(3, steps)
     np.testing.assert_array_equal(np.flatnonzero(ended[0]), np.arange(depth - 1, steps, depth))
     returns = np.concatenate([chunk.episodes.episode_return for chunk in got], axis=1).reshape(
@@ -104,16 +102,16 @@ def test_numbers_seeds_and_budgets_share_one_compiled_program():
     assert device._compiled.cache_info().misses == misses + 1
 
 
-def test_a_sigma_map_covers_the_sea():
+def test_a_sigma_map_covers_all_states():
     got = chunks(1)[0]
     sigma = device.sigma_map(settings(), device.first_seed(got.carry).learner)
     assert sigma.shape == (49,)
     assert np.all(sigma > 0)
-    assert sigma[0] < np.median(sigma)  # the start is the best known of all
+    assert sigma[0] < np.median(sigma)  # the start state is visited most
 
 
 def test_returns_are_sums_since_the_episode_began():
-    """However episodes lie across rollouts: within one, over several, from before the first, beyond the last."""
+    """For episodes within a rollout, across rollouts, and unfinished at either end."""
     rng = np.random.default_rng(0)
     for share in (0.02, 0.3):
         reward, ended = rng.integers(-9, 10, (7, 5)).astype(np.float32), rng.random((7, 5)) < share
@@ -129,15 +127,15 @@ def test_returns_are_sums_since_the_episode_began():
         assert under_way == total
 
 
-def test_no_two_seeds_begin_alike(monkeypatch):
-    """Not in their weights, nor in their priors; and a seed always begins as it does."""
+def test_seeds_have_different_weights_and_priors(monkeypatch):
+    """Weights and priors differ between seeds and are the same for a seed."""
     monkeypatch.setattr(device, "_compiled", lambda *_: dict)
-    begun = lambda **changes: device.prepare_device(settings(**changes)).carry.learner
-    learner, later = begun(), begun(seed=1)
-    for mine, theirs in (
+    initial_learner = lambda **changes: device.prepare_device(settings(**changes)).carry.learner
+    learner, later = initial_learner(), initial_learner(seed=1)
+    for ours, theirs in (
         (learner.params.rows, later.params.rows),
         (learner.memory.uncertainty.prior, later.memory.uncertainty.prior),
     ):
-        mine, theirs = np.asarray(mine), np.asarray(theirs)
-        assert len({seed.tobytes() for seed in mine[:3]}) == 3
-        np.testing.assert_array_equal(mine[1:3], theirs[:2])
+        ours, theirs = np.asarray(ours), np.asarray(theirs)
+        assert len({seed.tobytes() for seed in ours[:3]}) == 3
+        np.testing.assert_array_equal(ours[1:3], theirs[:2])

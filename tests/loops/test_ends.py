@@ -1,4 +1,4 @@
-"""To arrive is better than to go round for ever, whatever there is to be earned on the way by being undecided."""
+"""A goal that ends the episode is reached although the episode then misses bonus and entropy."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from ersac.loops import device
 LIMIT, GAMMA, ALPHA = 20, 0.9, 0.4
 assert (
     ALPHA * np.log(2) / (1 - GAMMA) > 2
-)  # what a coin earns that is tossed for ever; the goal pays 1
+)  # the value of a uniform policy that never leaves; the goal pays 1
 
 
 class Walk(NamedTuple):
@@ -23,7 +23,7 @@ class Walk(NamedTuple):
 
 
 def gate() -> Env:
-    """One place: one action pays 1 and ends the episode, the other stays; the 21st step is a fake one, after the time limit's."""
+    """One state: one action pays 1 and terminates, the other stays; truncated after 20 steps."""
 
     def step(env_params, state, action, key):
         real = state.age < LIMIT
@@ -48,27 +48,27 @@ def gate() -> Env:
     )
 
 
-def solution(forgone: float) -> float:
-    """The probability of leaving under the Boltzmann policy [e-kpi], by value iteration of the one place.
+def solution(lost_steps: float) -> float:
+    """The probability of leaving under the Boltzmann policy [e-kpi], by value iteration.
 
-    `forgone`: discounted steps that leaving is credited with. A step is worth the mean bonus and entropy, here the entropy of this place.
+    lost_steps: discounted steps that leaving is credited with, each worth the entropy of the state.
     """
     j, p = 0.0, 0.5
     for _ in range(2000):
         entropy = -p * np.log(p) - (1 - p) * np.log(1 - p)
-        goal = 1 + forgone * ALPHA * entropy
+        goal = 1 + lost_steps * ALPHA * entropy
         p = 0.9 * p + 0.1 / (
             1 + np.exp((GAMMA * j - goal) / ALPHA)
-        )  # slowly: the credit follows the policy, as a running mean does
+        )  # slowly: the credit is a running mean, too
         j = p * goal + (1 - p) * GAMMA * j + ALPHA * entropy
     return p
 
 
 @pytest.mark.parametrize(
     "credit_early_ends", [True, False]
-)  # of which the first is what an environment gets
-def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
-    """Where it is credited the entropy of the steps that it forgoes. Else it is the rarer choice."""
+)  # the first is the default for environments
+def test_a_goal_that_ends_an_episode_is_reached(monkeypatch, credit_early_ends):
+    """With the credit for early ends; without it the goal is the less likely action."""
     monkeypatch.setattr(device, "make_env", lambda settings: gate())
     changes = {
         "envs": 1,
@@ -86,11 +86,11 @@ def test_a_goal_that_ends_an_episode_is_taken(monkeypatch, credit_early_ends):
     chunk = next(device.run_device(device.prepare_device(settings)))
     learner = jax.tree.map(lambda x: np.asarray(x)[0], chunk.carry.learner)
     normaliser = make_normaliser(settings.agent, spec_of(gate()), config.NO_NORMALISATION)
-    forgone = float(normaliser.lost_steps(learner.memory.normaliser))
-    assert forgone > 2 if credit_early_ends else forgone == 0
+    lost_steps = float(normaliser.lost_steps(learner.memory.normaliser))
+    assert lost_steps > 2 if credit_early_ends else lost_steps == 0
     _, logits = make_agent(settings.agent, spec_of(gate())).policy.act(
         learner, (), jnp.zeros((), jnp.int32), jnp.zeros(2)
     )
     to_leave = float(jax.nn.softmax(logits)[0])
     assert (to_leave > 0.5) == credit_early_ends
-    assert abs(to_leave - solution(forgone)) < 0.07
+    assert abs(to_leave - solution(lost_steps)) < 0.07

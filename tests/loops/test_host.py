@@ -1,4 +1,4 @@
-"""The loop of environments on the host: what is acted is learned from, once and in order, and nobody is left behind."""
+"""The host loop: every rollout is learned from once and in order, and no thread is left running."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ersac import api, config
-from ersac.loops import host as al
+from ersac.loops import host
 from ersac.runs.exits import Resumable
 
 ENVS, LENGTH, CHUNK = 2, 5, 4
@@ -33,12 +33,12 @@ SMALL = {
 
 
 def settings(**changes) -> config.Experiment:
-    """One program for all of these tests."""
+    """Settings that share one compiled program."""
     return api.make_settings("gym:CartPole-v1", "vanilla-replay", **(SMALL | changes))
 
 
 class Numbered(gymnasium.Env):
-    """To the compiled programs a CartPole. Pays the number of the step, never ends, and can be told to break at a step."""
+    """An environment with the spaces of CartPole; rewards are step numbers, a step may fail."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (4,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -48,7 +48,7 @@ class Numbered(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action):
         self.number += 1
@@ -56,17 +56,17 @@ class Numbered(gymnasium.Env):
             if self.broke is not None:
                 self.broke.set()
             raise RuntimeError(f"step {self.number}\nis one too many")
-        return self.seen(), float(self.number), False, False, {}
+        return self.observe(), float(self.number), False, False, {}
 
-    def seen(self):
+    def observe(self):
         return np.sin(self.number * np.arange(1, 5)).astype(np.float32)
 
 
-def chunks(program: al.HostProgram, number: int) -> list:
-    return list(itertools.islice(al.run_host(program), number))
+def chunks(program: host.HostProgram, number: int) -> list:
+    return list(itertools.islice(host.run_host(program), number))
 
 
-def copied(tree):
+def copy_tree(tree):
     return jax.tree.map(np.array, tree)
 
 
@@ -87,15 +87,16 @@ STARTS = [
 
 
 def test_no_environment_has_the_seed_of_another():
-    """Of another environment, another run, or the same run before it was resumed."""
-    seeds = {al.env_seed(*start) + i for start in STARTS for i in range(16)}
+    """Seeds differ between environments, between runs, and before and after a resume."""
+    seeds = {host.env_seed(*start) + i for start in STARTS for i in range(16)}
     assert len(seeds) == 16 * len(STARTS)
     assert min(seeds) >= 0
     assert max(seeds) < 2**31
 
 
 def test_environments_have_the_same_seeds_in_another_process():
-    script = f"from ersac.loops.host import env_seed; print([env_seed(*start) for start in {STARTS[:20]}])"
+    seeds = f"[env_seed(*start) for start in {STARTS[:20]}]"
+    script = f"from ersac.loops.host import env_seed; print({seeds})"
     run = lambda number: subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"PYTHONHASHSEED": number},
@@ -103,36 +104,39 @@ def test_environments_have_the_same_seeds_in_another_process():
         text=True,
         check=True,
     )
-    ours = [al.env_seed(*start) for start in STARTS[:20]]
+    ours = [host.env_seed(*start) for start in STARTS[:20]]
     assert [json.loads(run(number).stdout) for number in ("1", "2")] == [ours, ours]
 
 
 def test_every_environment_of_a_run_is_reset_with_its_own_seed():
-    """As a run of two seeds starts, and again as it is resumed."""
-    seen: list[int | None] = []
+    """At the start of a run with two seeds, and after it was resumed."""
+    seeds: list[int | None] = []
 
-    class Told(Numbered):
+    class Recorded(Numbered):
         def reset(self, *, seed=None, options=None):
-            seen.append(seed)
+            seeds.append(seed)
             return super().reset(seed=seed)
 
-    chosen = settings(lockstep=True, seeds=2, seed=7, make=Told)
-    program = al.prepare_host(chosen)
-    seen.clear()  # of the checks when it is made
-    saved = al.snapshot_host(program, chunks(program, 1)[-1].carry)
-    resumed = al.restore_host(al.prepare_host(chosen), saved)
+    chosen = settings(lockstep=True, seeds=2, seed=7, make=Recorded)
+    program = host.prepare_host(chosen)
+    seeds.clear()  # those of the checks in prepare_host
+    saved = host.snapshot_host(program, chunks(program, 1)[-1].carry)
+    resumed = host.restore_host(host.prepare_host(chosen), saved)
     starts = [(7, 0), (8, 0), (7, CHUNK), (8, CHUNK)]
     chunks(resumed, 1)
-    assert [seed for seed in seen if seed is not None] == [
-        al.env_seed(*start) + i for start in starts for i in range(ENVS)
+    assert [seed for seed in seeds if seed is not None] == [
+        host.env_seed(*start) + i for start in starts for i in range(ENVS)
     ]
 
 
 def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
-    """And the torso, a flax module, is trained."""
-    program = al.prepare_host(settings(lockstep=True, seeds=2))
-    before = copied(program.carry)
-    first, again = chunks(program, 3), chunks(al.prepare_host(settings(lockstep=True, seeds=2)), 3)
+    """The torso, a flax module, is trained."""
+    program = host.prepare_host(settings(lockstep=True, seeds=2))
+    before = copy_tree(program.carry)
+    first, again = (
+        chunks(program, 3),
+        chunks(host.prepare_host(settings(lockstep=True, seeds=2)), 3),
+    )
     assert same(first[-1].carry, again[-1].carry)
     for one, other in zip(first, again, strict=True):
         assert same((one.episodes, one.metrics), (other.episodes, other.metrics))
@@ -147,27 +151,27 @@ def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
 
 
 @pytest.mark.parametrize("slow", ["actor", "learner"])
-def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, slow):
-    """Once, and with parameters that are at most `max_staleness` rollouts old, as its metric says."""
-    ages, act, bound = [], al.act_rollout, 2
-    program = al.prepare_host(settings(make=Numbered, max_staleness=bound))
+def test_threads_learn_from_every_rollout_in_order(monkeypatch, slow):
+    """Parameters are at most `max_staleness` rollouts old, as the metric says."""
+    staleness_at_start, act, max_staleness = [], host.act_rollout, 2
+    program = host.prepare_host(settings(make=Numbered, max_staleness=max_staleness))
 
-    def dawdled(who):
-        if who == slow:
+    def delay(thread_name):
+        if thread_name == slow:
             time.sleep(0.02)
 
-    def acted(program, seed_state, chunk_noise, first, r, enough):
-        ages.append(first + r - int(seed_state.newest.learner.opt["time"]))
-        dawdled("actor")
-        return act(program, seed_state, chunk_noise, first, r, enough)
+    def record_act(program, seed_state, chunk_noise, first, r, stop):
+        staleness_at_start.append(first + r - int(seed_state.newest.learner.opt["time"]))
+        delay("actor")
+        return act(program, seed_state, chunk_noise, first, r, stop)
 
-    def learned(*args):
-        dawdled("learner")
+    def slow_learn(*args):
+        delay("learner")
         return program.calls.learn(*args)
 
-    monkeypatch.setattr(al, "act_rollout", acted)
-    brought = chunks(program._replace(calls=program.calls._replace(learn=learned)), 3)
-    ring = brought[-1].carry[0].buffer_state
+    monkeypatch.setattr(host, "act_rollout", record_act)
+    outputs = chunks(program._replace(calls=program.calls._replace(learn=slow_learn)), 3)
+    ring = outputs[-1].carry[0].buffer_state
     rollouts = 3 * CHUNK
     assert ring.pushed == ENVS * rollouts
     numbers = np.arange(1, rollouts * LENGTH + 1).reshape(rollouts, 1, LENGTH)
@@ -176,23 +180,25 @@ def test_side_by_side_all_that_is_acted_is_learned_from_in_order(monkeypatch, sl
     obs = np.asarray(ring.rollouts.obs)[: ENVS * rollouts].reshape(rollouts, ENVS, LENGTH + 1, 4)
     np.testing.assert_array_equal(
         obs[1:, :, 0], obs[:-1, :, -1]
-    )  # each goes on where the one before it left off
+    )  # each rollout starts where the last one stopped
     assert (
-        rollouts <= len(ages) <= rollouts + bound + 1
-    )  # who acts does not wait for a next chunk, and is stopped in one more
-    assert 0 <= min(ages) <= max(ages) <= bound
-    staleness = np.concatenate([chunk.metrics["staleness"][0] for chunk in brought])
+        rollouts <= len(staleness_at_start) <= rollouts + max_staleness + 1
+    )  # the actor does not wait for the next chunk, and is stopped in a rollout
+    assert 0 <= min(staleness_at_start) <= max(staleness_at_start) <= max_staleness
+    staleness = np.concatenate([chunk.metrics["staleness"][0] for chunk in outputs])
     assert (staleness >= 0).all()
-    assert (staleness <= ages[:rollouts]).all()  # parameters may be renewed between the two looks
-    assert (max(staleness) > 0) == (max(ages[:rollouts]) > 0) or slow == "actor"
+    assert (
+        staleness <= staleness_at_start[:rollouts]
+    ).all()  # parameters may be updated between the two measurements
+    assert (max(staleness) > 0) == (max(staleness_at_start[:rollouts]) > 0) or slow == "actor"
     if slow == "learner":
-        assert max(ages) > 0  # nobody waited for it
+        assert max(staleness_at_start) > 0  # the actor did not wait for the learner
     assert not actors()
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
-def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
-    program = al.prepare_host(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
+def test_an_error_of_the_environment_ends_the_run_in_one_line(lockstep):
+    program = host.prepare_host(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
     with pytest.raises(Resumable) as found:
         chunks(program, 4)
     assert str(found.value) == "CartPole-v1 failed in step(): RuntimeError: step 50"
@@ -200,44 +206,44 @@ def test_an_environment_that_breaks_ends_the_run_in_one_line(lockstep):
     assert not actors()
 
 
-@pytest.mark.timeout(60)  # who is left behind is waited for
-def test_who_stops_early_leaves_nobody_behind():
-    """Not an actor that would go on, nor one that broke when nobody listened any more."""
+@pytest.mark.timeout(60)  # a thread that is left running is waited for
+def test_closing_the_stream_stops_the_actor_thread():
+    """Neither an actor that is running, nor one that failed after the loop was closed."""
     for breaks in (None, 2 * LENGTH):
         broke = threading.Event()
-        program = al.prepare_host(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
-        under_way = al.stream_rollouts(program, program.seed_states[0], CHUNK)
-        next(under_way)
+        program = host.prepare_host(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
+        stream = host.stream_rollouts(program, program.seed_states[0], CHUNK)
+        next(stream)
         assert len(actors()) == 1
         if breaks is not None:
-            assert broke.wait(60)  # in the second, while the first waits to be learned from
-        under_way.close()
+            assert broke.wait(60)  # in the second rollout, while the first is in the queue
+        stream.close()
         assert not actors()
 
 
-def test_a_learner_that_breaks_leaves_nobody_behind():
-    program = al.prepare_host(settings(make=Numbered))
+def test_an_error_of_the_learner_stops_the_actor_thread():
+    program = host.prepare_host(settings(make=Numbered))
 
-    def broken(*args):
+    def fail(*args):
         raise MemoryError("no more")
 
-    program = program._replace(calls=program.calls._replace(learn=broken))
+    program = program._replace(calls=program.calls._replace(learn=fail))
     with pytest.raises(MemoryError):
         chunks(program, 100)
     assert not actors()
 
 
-def test_a_run_that_goes_on_has_the_learner_that_was_saved():
-    """Exactly; and what was saved does not change when the run goes on."""
-    program = al.prepare_host(settings(lockstep=True, seeds=2))
+def test_a_restored_run_has_the_learner_of_the_snapshot():
+    """The snapshot does not change while the run goes on."""
+    program = host.prepare_host(settings(lockstep=True, seeds=2))
     carry = chunks(program, 2)[-1].carry
-    saved = al.snapshot_host(program, carry)
-    kept = copied(saved)
+    saved = host.snapshot_host(program, carry)
+    copy_of_saved = copy_tree(saved)
     later = chunks(program._replace(carry=carry), 1)[-1].carry
-    assert same(saved, kept)
-    resumed = al.restore_host(al.prepare_host(settings(lockstep=True, seeds=2)), saved)
-    assert same(resumed.carry, list(kept.values()))
+    assert same(saved, copy_of_saved)
+    resumed = host.restore_host(host.prepare_host(settings(lockstep=True, seeds=2)), saved)
+    assert same(resumed.carry, list(copy_of_saved.values()))
     assert not same(resumed.carry, later)
     one = chunks(resumed, 1)[-1].carry
-    assert [int(each.rollouts) for each in one] == [3 * CHUNK] * 2
-    assert same(saved, kept)
+    assert [int(seed_carry.rollouts) for seed_carry in one] == [3 * CHUNK] * 2
+    assert same(saved, copy_of_saved)

@@ -1,4 +1,4 @@
-"""What a learner does with a rollout: nothing but its update where each is eaten once, and corrected for its age where it is replayed."""
+"""Learning from new rollouts: on-policy an update, with replay corrected by V-trace."""
 
 from functools import partial
 from typing import NamedTuple
@@ -20,17 +20,15 @@ from ersac.loops.rollout import Actor, draw_noise, init_actor, rollout
 from ersac.types import Learner, Params, Trajectory, Tree
 
 ENV = deep_sea(4)
-WORLD = jnp.asarray(ENV.env_params(0))
-KEPT = config.Replay(
-    capacity=4, batch=1, updates=1, priority_exponent=0.0
-)  # one as likely as another
-FRESH = config.ActorCritic(
+ENV_PARAMS = jnp.asarray(ENV.env_params(0))
+UNIFORM_REPLAY = config.Replay(capacity=4, batch=1, updates=1, priority_exponent=0.0)  # uniform
+ON_POLICY = config.ActorCritic(
     uncertainty=config.Ensemble(members=3, noise_variance=0.01),
     rollout=5,
     hidden=(4,),
     policy_rate=3.0,
 )
-REPLAY = config.replace_at(FRESH, ("buffer",), KEPT)
+REPLAY = config.replace_at(ON_POLICY, ("buffer",), UNIFORM_REPLAY)
 
 
 class State(NamedTuple):
@@ -41,21 +39,21 @@ class State(NamedTuple):
 
 @jax.jit
 def act(learner: Learner, actor: Actor, key) -> tuple[Actor, Trajectory]:
-    agent = make_agent(FRESH, spec_of(ENV))
-    actor, t, _ = rollout(ENV, agent, WORLD, learner, actor, draw_noise(FRESH, agent, key))
-    return actor, jax.tree.map(lambda x: x[None], t)  # of one environment
+    agent = make_agent(ON_POLICY, spec_of(ENV))
+    actor, t, _ = rollout(ENV, agent, ENV_PARAMS, learner, actor, draw_noise(ON_POLICY, agent, key))
+    return actor, jax.tree.map(lambda x: x[None], t)  # one environment
 
 
 @partial(jax.jit, static_argnums=0)
-def learned(
+def learn_rollout(
     static: config.ActorCritic,
-    numbers: dict,
+    floats: dict,
     learner: Learner,
     buffer_state: Tree,
     newest: Trajectory,
     key,
 ):
-    settings = config.override(static, **numbers)
+    settings = config.override(static, **floats)
     return learn(
         make_agent(settings, spec_of(ENV)),
         make_buffer(settings),
@@ -66,21 +64,23 @@ def learned(
     )
 
 
-def step(static: config.ActorCritic, numbers: dict, state: State, key) -> tuple[State, Trajectory]:
+def step(static: config.ActorCritic, floats: dict, state: State, key) -> tuple[State, Trajectory]:
     """Act a rollout and learn."""
     actor, newest = act(state.learner, state.actor, key)
-    learner, buffer_state, _ = learned(
-        static, numbers, state.learner, state.buffer_state, newest, key
+    learner, buffer_state, _ = learn_rollout(
+        static, floats, state.learner, state.buffer_state, newest, key
     )
     return State(learner, buffer_state, actor), newest
 
 
 def start(settings: config.ActorCritic) -> State:
-    """In double precision."""
+    """The initial state in double precision."""
     learner = make_agent(settings, spec_of(ENV)).init(np.random.default_rng(0))
     double = lambda x: x.astype(jnp.float64) if x.dtype == jnp.float32 else x
     learner = jax.tree.map(double, learner)
-    actor = init_actor(ENV, make_agent(settings, spec_of(ENV)), WORLD, learner, jax.random.key(0))
+    actor = init_actor(
+        ENV, make_agent(settings, spec_of(ENV)), ENV_PARAMS, learner, jax.random.key(0)
+    )
     _, example = jax.eval_shape(act, learner, actor, jax.random.key(0))
     return State(
         learner,
@@ -91,41 +91,43 @@ def start(settings: config.ActorCritic) -> State:
     )
 
 
-def test_what_is_eaten_once_is_observed_and_learned_from(float64):
-    learner, buffer_state, actor = start(FRESH)
+def test_an_on_policy_rollout_is_observed_and_updated_on(float64):
+    learner, buffer_state, actor = start(ON_POLICY)
     _, t = act(learner, actor, jax.random.key(0))
-    ours, buffer_state, metrics = learned(
-        FRESH, {"lam": 0.8}, learner, buffer_state, t, jax.random.key(1)
+    after, buffer_state, metrics = learn_rollout(
+        ON_POLICY, {"lam": 0.8}, learner, buffer_state, t, jax.random.key(1)
     )
 
     @jax.jit
-    def updated(lam, learner, t):
-        agent = make_agent(config.override(FRESH, lam=lam), spec_of(ENV))
+    def update(lam, learner, t):
+        agent = make_agent(config.override(ON_POLICY, lam=lam), spec_of(ENV))
         return agent.update(agent.observe(learner, t), t)
 
-    theirs, _, told = updated(0.8, learner, t)
+    expected, _, expected_metrics = update(0.8, learner, t)
     assert buffer_state == ()
-    assert ours.memory.uncertainty.visits.sum() == 5
-    jax.tree.map(np.testing.assert_array_equal, (ours, metrics), (theirs, told))
+    assert after.memory.uncertainty.visits.sum() == 5
+    jax.tree.map(np.testing.assert_array_equal, (after, metrics), (expected, expected_metrics))
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.8])
-def test_replaying_only_the_newest_is_learning_on_policy(float64, lam):
-    kept, fresh = start(REPLAY), start(FRESH)
+def test_replay_of_the_newest_only_equals_on_policy_learning(float64, lam):
+    replayed, on_policy = start(REPLAY), start(ON_POLICY)
     for number in range(6):
         key = jax.random.key(number)
-        kept, newest = step(REPLAY, {"lam": lam, "offline_fraction": 0.0}, kept, key)
-        fresh, same = step(FRESH, {"lam": lam}, fresh, key)
+        replayed, newest = step(REPLAY, {"lam": lam, "offline_fraction": 0.0}, replayed, key)
+        on_policy, same = step(ON_POLICY, {"lam": lam}, on_policy, key)
         np.testing.assert_array_equal(newest.action, same.action)
-        for a, b in zip(jax.tree.leaves(kept.learner), jax.tree.leaves(fresh.learner), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(replayed.learner), jax.tree.leaves(on_policy.learner), strict=True
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-    assert kept.buffer_state.pushed == 6
+    assert replayed.buffer_state.pushed == 6
 
 
 def error_by_hand(
     settings: config.ActorCritic, learner: Learner, t: Trajectory
 ) -> tuple[float, np.ndarray]:
-    """The mean absolute V-trace error of a trajectory [Espeholt et al. 2018, eq. 1] under the policy now, and its ratios."""
+    """The mean absolute V-trace error (Espeholt et al. 2018, eq. 1), and the importance ratios."""
     parts = make_parts(settings, spec_of(ENV))
     rows = make_optimisers(settings, parts, 0.0).rows.look_up(learner.params.rows, t.obs)
     dense, tau = learner.params.dense, np.exp(float(learner.log_tau))
@@ -149,12 +151,12 @@ def error_by_hand(
     return np.abs(errors).mean(), rho
 
 
-def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted_with(float64):
-    """The priority that a replayed rollout is given is its V-trace error, by hand: with min(1, pi now / mu), mu as it was stored."""
+def test_a_replayed_rollout_is_corrected_by_importance_ratios(float64):
+    """The priority of a replayed rollout is its V-trace error with ratios min(1, pi / mu)."""
     settings = config.override(REPLAY, offline_fraction=1.0)
     agent, buffer = make_agent(settings, spec_of(ENV)), make_buffer(settings)
     observe, push, draw = jax.jit(agent.observe), jax.jit(buffer.push), jax.jit(buffer.draw)
-    state, ages, corrected = start(REPLAY), [], []
+    state, ages, smallest_ratios = start(REPLAY), [], []
     for number in range(12):
         key = jax.random.key(100 + number)
         after, newest = step(REPLAY, {"lam": 0.8, "offline_fraction": 1.0}, state, key)
@@ -169,22 +171,22 @@ def test_an_old_rollout_is_corrected_by_the_policy_now_over_the_one_it_was_acted
             after.buffer_state.priority[slot], wanted + MIN_PRIORITY, rtol=1e-10
         )
         ages.append((number - int(slot)) % 4)
-        corrected.append(rho.min())
+        smallest_ratios.append(rho.min())
         if ages[-1] == 0:
             np.testing.assert_allclose(rho, 1, rtol=1e-12)
         state = after
-    assert {0, 3} <= set(ages)  # the newest among them, and the oldest
-    assert min(corrected) < 0.8
+    assert {0, 3} <= set(ages)  # including the newest and the oldest
+    assert min(smallest_ratios) < 0.8
 
 
-def test_every_update_draws_for_itself():
+def test_every_update_draws_its_own_batch():
     """Metrics are means over the updates; a rollout is observed and pushed once."""
-    nothing = jnp.zeros((3, 0))
-    numbered = lambda number: Trajectory(*[jnp.full(3, number, jnp.float32)] * 6, nothing)
+    no_noise = jnp.zeros((3, 0))
+    numbered = lambda number: Trajectory(*[jnp.full(3, number, jnp.float32)] * 6, no_noise)
     buffer = replay.prioritised(50, 1, 40, 1.0, 1.0)
-    tell = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
-    counter = make_agent(FRESH, spec_of(ENV))._replace(
-        observe=lambda learner, t: learner + 1, update=tell
+    report_number = lambda learner, batch: (learner, jnp.ones(1), {"number": batch.reward[0, 0]})
+    counter = make_agent(ON_POLICY, spec_of(ENV))._replace(
+        observe=lambda learner, t: learner + 1, update=report_number
     )
     alone = lambda number: jax.tree.map(lambda x: x[None], numbered(number))
     ring, push = buffer.init(numbered(0)), jax.jit(buffer.push)

@@ -1,6 +1,6 @@
-"""One learner, two loops: a pure environment is the same run on the device and, stepped from the host, in lock-step.
+"""Both loops give the same run of a pure environment: on the device, and in lock-step on the host.
 
-In double precision, so that whatever is not equal to 1e-12 is another algorithm and not another order of sums.
+In double precision, so that a difference above 1e-12 is not one of rounding.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ from ersac.envs.make import make_env
 from ersac.loops import device, host
 
 SMALL = {"hidden": (8,), "seeds": 1, "seed": 3, "rollout": 5}
-REPLAY = {"capacity": 7, "batch": 3, "updates": 2}  # rollouts are pushed out before the end
+REPLAY = {"capacity": 7, "batch": 3, "updates": 2}  # small enough to be overwritten
 ROLLOUTS = 12
 slow = pytest.mark.slow
 
 
-def at_sea(agent: str, **changes) -> config.Experiment:
+def deep_sea(agent: str, **changes) -> config.Experiment:
     return api.make_settings("deep-sea", agent, **(SMALL | {"depth": 4} | changes))
 
 
-def ashore(agent: str, name: str = "tiny", **changes) -> config.Experiment:
+def gymnax(agent: str, name: str = "tiny", **changes) -> config.Experiment:
     return api.make_settings(f"gymnax:{name}", agent, **(SMALL | {"envs": 3} | changes))
 
 
@@ -39,42 +39,50 @@ def noisy(settings: config.Experiment) -> config.Experiment:
 
 BOOT = {"members": 3, "batch": 4, "replay": 30, "least_replay": 6}
 CASES = [
-    pytest.param(noisy(at_sea("ersac")), id="a table, fresh"),
+    pytest.param(noisy(deep_sea("ersac")), id="table, on-policy"),
     pytest.param(
-        at_sea("ersac-replay", members=3, **REPLAY),
-        id="a table, replayed, every action",
+        deep_sea("ersac-replay", members=3, **REPLAY),
+        id="table, replay, all actions",
         marks=slow,
     ),
-    pytest.param(at_sea("boot-dqn", **BOOT, rollout=1), id="a member an episode", marks=slow),
+    pytest.param(deep_sea("boot-dqn", **BOOT, rollout=1), id="boot-dqn, table", marks=slow),
     pytest.param(
-        ashore("boot-dqn", "counted", **BOOT), id="a member an episode, vectors, cut", marks=slow
+        gymnax("boot-dqn", "counted", **BOOT), id="boot-dqn, vectors, truncated", marks=slow
     ),
     pytest.param(
-        ashore("ersac", uncertainty="rnd", outputs=2), id="vectors, cut, fresh", marks=slow
+        gymnax("ersac", uncertainty="rnd", outputs=2),
+        id="vectors, truncated, on-policy",
+        marks=slow,
     ),
-    pytest.param(noisy(ashore("vanilla-replay", **REPLAY)), id="vectors, cut, replayed"),
+    pytest.param(noisy(gymnax("vanilla-replay", **REPLAY)), id="vectors, truncated, replay"),
 ]
 
 
-class Pushed(NamedTuple):
-    """The state of the environment below."""
+class PointState(NamedTuple):
+    """The state of `tiny`."""
 
-    place: jax.Array
+    position: jax.Array
     age: jax.Array
 
 
 def tiny() -> Env:
-    """A point that is pushed by continuous actions and by chance: ends far to the right, is cut after six steps."""
+    """A point moved by continuous actions and noise; ends far right, truncated after 6 steps."""
 
     def step(env_params, state, action, key):
-        place = 0.8 * state.place + action + jax.random.uniform(key, (2,))
-        real, ends = state.age < 6, place[0] > 2
+        position = 0.8 * state.position + action + jax.random.uniform(key, (2,))
+        real, ends = state.age < 6, position[0] > 2
         discount = jnp.where(real & ~ends, 1.0, 0.0)
         return Step(
-            Pushed(place, state.age + 1), real * place[1], discount, real & ends, real * 1.0
+            PointState(position, state.age + 1),
+            real * position[1],
+            discount,
+            real & ends,
+            real * 1.0,
         )
 
-    reset = lambda env_params, key: Pushed(jax.random.uniform(key, (2,)), jnp.zeros((), jnp.int32))
+    reset = lambda env_params, key: PointState(
+        jax.random.uniform(key, (2,)), jnp.zeros((), jnp.int32)
+    )
     actions = Box((2,), low=(-1.0, -0.5), high=(1.0, 0.75))
     return Env(
         "tiny",
@@ -82,21 +90,21 @@ def tiny() -> Env:
         actions,
         lambda seed: (),
         reset,
-        lambda env_params, state: 3 * state.place + 1,
+        lambda env_params, state: 3 * state.position + 1,
         step,
         envs=3,
     )
 
 
 def counted() -> Env:
-    """The same point with two actions: pushed on or back."""
+    """The same point with two actions, forward and back."""
     env = tiny()
     step = lambda env_params, state, action, key: env.step(env_params, state, action - 0.5, key)
     return env._replace(name="counted", actions=Discrete(2), step=step)
 
 
-def made(settings: config.Environment) -> Env:
-    """An environment whose rewards and discounts are as precise as all else here."""
+def make_double_env(settings: config.Environment) -> Env:
+    """An environment with rewards and discounts in double precision."""
     env = (
         (counted() if settings.id == "counted" else tiny())
         if isinstance(settings, config.Gymnax)
@@ -111,9 +119,7 @@ def made(settings: config.Environment) -> Env:
             mask=jnp.float64(step.mask),
         )
 
-    return env._replace(
-        step=step, unroll=1
-    )  # which decides no number, and how long it takes to compile
+    return env._replace(step=step, unroll=1)  # no influence on results, and faster to compile
 
 
 def double(tree):
@@ -124,19 +130,19 @@ def double(tree):
 
 
 def on_the_host(settings: config.Experiment) -> config.Experiment:
-    """The same settings, of an environment that is stepped from the host."""
-    seen = settings.env.normalisation
+    """The same settings for an environment on the host."""
+    normalisation = settings.env.normalisation
     env = config.Gym(
         envs=settings.env.envs,
         target=getattr(settings.env, "target", None),
         lockstep=True,
-        seen=seen,
+        normalisation=normalisation,
     )
     return dataclasses.replace(settings, env=env)
 
 
 def device_run(settings: config.Experiment, chunks: int):
-    """The carry and the facts of one seed, as `on_device` runs it, but for the precision of its first numbers."""
+    """The carry and the outputs of one seed of the device loop, in double precision."""
     static, seed = device.static_device_settings(settings), settings.run.seed
     env, agent = device.build(settings)
     env_params, learner = (
@@ -144,43 +150,45 @@ def device_run(settings: config.Experiment, chunks: int):
         double(agent.init(np.random.default_rng(seed))),
     )
     one = lambda tree: jax.tree.map(lambda x: x[None], tree)
-    started = device._start(static, np.array([seed], np.uint32), one(env_params), one(learner))
-    key, buffer_state, actor = jax.tree.map(lambda x: x[0], started)
+    initial = device._init_seeds(static, np.array([seed], np.uint32), one(env_params), one(learner))
+    key, buffer_state, actor = jax.tree.map(lambda x: x[0], initial)
     visits = jnp.zeros(env.n_states, jnp.int32) if settings.env.has_maps else ()
     carry = device.DeviceCarry(
         learner, buffer_state, actor, jnp.zeros(env.envs), visits, jnp.zeros((), jnp.int32)
     )
     step = jax.jit(
-        lambda numbers, carry: device.chunk(
-            config.with_floats(static, numbers), carry, env_params, key
+        lambda floats, carry: device.chunk(
+            config.with_floats(static, floats), carry, env_params, key
         )
     )
-    brought = []
+    outputs = []
     for _ in range(chunks):
-        carry, (facts, metrics, _) = step(config.floats(settings), carry)
-        brought.append((facts, metrics))
-    return carry, jax.tree.map(lambda *x: np.concatenate(x), *jax.device_get(brought))
+        carry, (episodes, metrics, _) = step(config.floats(settings), carry)
+        outputs.append((episodes, metrics))
+    return carry, jax.tree.map(lambda *x: np.concatenate(x), *jax.device_get(outputs))
 
 
 def host_run(settings: config.Experiment, chunks: int):
-    """The same of `actor_learner`, with the environment turned into a host one."""
+    """The same of the host loop, with the environment converted."""
     env = host.to_host_env(device.build(settings)[0], settings)
     settings, spec = on_the_host(settings), spec_of(env)
     carry = host.init_carry(settings, spec, settings.run.seed)
-    place = host.SeedState(env, settings.run.seed, carry._replace(learner=double(carry.learner)))
-    program = host.assemble(settings, spec, [place])
-    got = [chunk for _, chunk in zip(range(chunks), host.run_host(program), strict=False)]
+    seed_state = host.SeedState(
+        env, settings.run.seed, carry._replace(learner=double(carry.learner))
+    )
+    program = host.assemble(settings, spec, [seed_state])
+    chunk_outputs = [chunk for _, chunk in zip(range(chunks), host.run_host(program), strict=False)]
     joined = lambda *x: np.concatenate(x, axis=1)[0]
-    return got[-1].carry[0], jax.tree.map(
-        joined, *((chunk.episodes, chunk.metrics) for chunk in got)
+    return chunk_outputs[-1].carry[0], jax.tree.map(
+        joined, *((chunk.episodes, chunk.metrics) for chunk in chunk_outputs)
     )
 
 
 @pytest.mark.parametrize("settings", CASES)
 def test_the_loops_agree(float64, monkeypatch, settings):
-    monkeypatch.setattr(device, "make_env", made)
+    monkeypatch.setattr(device, "make_env", make_double_env)
     settings = config.override(settings, chunk=ROLLOUTS // 3)
-    (on_device, (facts, metrics)), (on_host, (host_facts, host_metrics)) = (
+    (on_device, (episodes, metrics)), (on_host, (host_episodes, host_metrics)) = (
         device_run(settings, 3),
         host_run(settings, 3),
     )
@@ -188,11 +196,11 @@ def test_the_loops_agree(float64, monkeypatch, settings):
     close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
     jax.tree.map(close, on_host.learner, on_device.learner)
     jax.tree.map(close, on_host.buffer_state, on_device.buffer_state)
-    jax.tree.map(close, host_facts, facts)
+    jax.tree.map(close, host_episodes, episodes)
     jax.tree.map(
         close, {name: host_metrics[name] for name in metrics}, metrics
-    )  # a host also tells how old its parameters were
-    assert 0 < facts.ended.mean() < 1
+    )  # the host loop also reports staleness
+    assert 0 < episodes.ended.mean() < 1
     before = device.build(settings)[1].init(np.random.default_rng(settings.run.seed))
     assert not all(
         np.allclose(x, y)

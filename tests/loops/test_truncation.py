@@ -1,4 +1,4 @@
-"""A time limit is not an end: where 1 is paid for ever, all is worth 1 / (1 - gamma), however often somebody looks away."""
+"""A truncation is not a termination: with a reward of 1 forever every value is 1 / (1 - gamma)."""
 
 import itertools
 from typing import NamedTuple
@@ -13,11 +13,12 @@ from ersac.agents.build import make_optimisers, make_parts
 from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.loops import device, host
 
-GAMMA, LIMIT, PLACES, ROLLOUTS = 0.9, 6, 3, 150
-WORTH = 1 / (1 - GAMMA)
-# By seed: the mask of the fake step, and the discount where the limit cuts. First as it should be, then each of them wrong.
-WORLDS = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
-PLAIN, SCALED = config.NO_NORMALISATION, config.Normalise()
+GAMMA, LIMIT, STATES, ROLLOUTS = 0.9, 6, 3, 150
+VALUE = 1 / (1 - GAMMA)
+# By seed: the mask of the fake step and the discount at the time limit: correct first, then each
+# of them wrong.
+ENV_PARAMS = np.array([[0, 1], [1, 1], [0, 0]], np.float32)
+RAW, SCALED = config.NO_NORMALISATION, config.Normalise()
 
 
 class Walk(NamedTuple):
@@ -25,12 +26,12 @@ class Walk(NamedTuple):
 
 
 def endless(observations) -> Env:
-    """Round and round three places with one action; every real step pays 1."""
+    """A cycle through three states with one action; every real step has reward 1."""
     corner = jnp.array([[0.0, 1.0], [0.9, -0.5], [-0.9, -0.5]])
 
     def observe(env_params, state):
-        place = state.age % PLACES
-        return place if isinstance(observations, Discrete) else corner[place]
+        index = state.age % STATES
+        return index if isinstance(observations, Discrete) else corner[index]
 
     def step(env_params, state, action, key):
         fake_mask, discount_at_cut = env_params
@@ -46,21 +47,23 @@ def endless(observations) -> Env:
 
     reset = lambda env_params, key: Walk(jnp.zeros((), jnp.int32))
     return Env(
-        "endless", observations, Discrete(1), lambda seed: WORLDS[seed], reset, observe, step
+        "endless", observations, Discrete(1), lambda seed: ENV_PARAMS[seed], reset, observe, step
     )
 
 
-def worth(settings: config.Experiment, env: Env, seen: config.Normalise, learner) -> np.ndarray:
-    """What the critic says of every place, in units of the environment."""
+def state_values(
+    settings: config.Experiment, env: Env, normalisation: config.Normalise, learner
+) -> np.ndarray:
+    """The critic's values of all states, in the environment's rewards."""
     parts, obs = (
-        make_parts(settings.agent, spec_of(env), seen),
-        jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(PLACES)),
+        make_parts(settings.agent, spec_of(env), normalisation),
+        jax.vmap(lambda age: env.observe((), Walk(age)))(jnp.arange(STATES)),
     )
-    looked_up = make_optimisers(settings.agent, parts, 0.0).rows.look_up(learner.params.rows, obs)
+    rows = make_optimisers(settings.agent, parts, 0.0).rows.look_up(learner.params.rows, obs)
     dense, obs = learner.params.dense, parts.normaliser.obs(learner.memory.normaliser, obs)
-    features = parts.torso.apply(dense["torso"], looked_up["torso"], obs)
-    told = parts.value.apply(dense["value"], looked_up["value"], obs, features)[:, 0]
-    return np.asarray(told / parts.normaliser.reward(learner.memory.normaliser, 1.0))
+    features = parts.torso.apply(dense["torso"], rows["torso"], obs)
+    values = parts.value.apply(dense["value"], rows["value"], obs, features)[:, 0]
+    return np.asarray(values / parts.normaliser.reward(learner.memory.normaliser, 1.0))
 
 
 def on_the_device(settings: config.Experiment, env: Env) -> list:
@@ -68,7 +71,7 @@ def on_the_device(settings: config.Experiment, env: Env) -> list:
     chunk = next(device.run_device(program))
     return [
         jax.tree.map(lambda x, seed=seed: np.asarray(x)[seed], chunk.carry.learner)
-        for seed in range(len(WORLDS))
+        for seed in range(len(ENV_PARAMS))
     ]
 
 
@@ -80,20 +83,18 @@ def on_the_host(settings: config.Experiment, env: Env) -> list:
 
 
 @pytest.mark.parametrize(
-    ("observations", "seen", "loop"),
+    ("observations", "normalisation", "loop"),
     [
-        pytest.param(Discrete(PLACES), PLAIN, on_the_device, id="tables-device"),
+        pytest.param(Discrete(STATES), RAW, on_the_device, id="tables-device"),
         pytest.param(Box((2,)), SCALED, on_the_host, id="layers-host"),
         pytest.param(Box((2,)), SCALED, on_the_device, id="layers-device", marks=pytest.mark.slow),
-        pytest.param(
-            Discrete(PLACES), PLAIN, on_the_host, id="tables-host", marks=pytest.mark.slow
-        ),
+        pytest.param(Discrete(STATES), RAW, on_the_host, id="tables-host", marks=pytest.mark.slow),
     ],
 )
-def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
+def test_a_truncation_is_not_a_termination(monkeypatch, observations, normalisation, loop):
     env = endless(observations)
     monkeypatch.setattr(device, "make_env", lambda settings: env)
-    kind = "gymnax" if loop is on_the_device else "gym"
+    package = "gymnax" if loop is on_the_device else "gym"
     changes = {
         "envs": 1,
         "rollout": 5,
@@ -104,14 +105,18 @@ def test_a_cut_is_not_an_end(monkeypatch, observations, seen, loop):
         "learning_rate": 0.03,
     }
     settings = api.make_settings(
-        f"{kind}:endless-{observations}", "vanilla", **changes, seeds=len(WORLDS), chunk=ROLLOUTS
+        f"{package}:endless-{observations}",
+        "vanilla",
+        **changes,
+        seeds=len(ENV_PARAMS),
+        chunk=ROLLOUTS,
     )
-    settings = config.replace_at(settings, ("env", "normalisation"), seen)
-    if kind == "gym":
+    settings = config.replace_at(settings, ("env", "normalisation"), normalisation)
+    if package == "gym":
         settings = config.override(settings, lockstep=True)
     right, unmasked, ended = (
-        worth(settings, env, seen, learner) for learner in loop(settings, env)
+        state_values(settings, env, normalisation, learner) for learner in loop(settings, env)
     )
-    np.testing.assert_allclose(right, WORTH, rtol=0.02)
-    assert unmasked.max() < 0.8 * WORTH
-    assert ended.max() < 0.8 * WORTH
+    np.testing.assert_allclose(right, VALUE, rtol=0.02)
+    assert unmasked.max() < 0.8 * VALUE
+    assert ended.max() < 0.8 * VALUE
