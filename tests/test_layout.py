@@ -9,6 +9,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "ersac"
 FILES = sorted(SOURCE.rglob("*.py"))
 PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+ROOT = SOURCE.parents[1]
 MODULES = {
     path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
     for path in FILES
@@ -80,3 +81,52 @@ def test_only_disk_py_writes_files():
         if path.name != "disk.py" and writes.search(in_memory.sub("", path.read_text()))
     ]
     assert not guilty
+
+
+PRIVATE_WORDS = """
+    told place Place kind Seen seen kept Kept KEPT facts Facts SeedFacts chance Dice throw Thrown
+    Feed food fresh Ring reweight Lens lens emit squashed View Judged begin acting Life live Keeper
+    Senses Trained Moment abroad at_sea spoilt Poisoned Damaged departures Manner caught Having Own
+    PLAIN verdicts
+"""
+
+
+def identifiers(tree: ast.AST) -> set[tuple[str, int]]:
+    """Return the identifiers that a module defines or uses, each with its line."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name("dtype") | ast.Attribute(attr="dtype"), attr="kind"):
+                pass  # NumPy's name
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add((name, node.lineno))
+            case ast.keyword(arg=str(name)) | ast.alias(asname=str(name)):
+                found.add((name, node.lineno))
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add((name, node.lineno))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_identifier_is_a_private_word(path):
+    """Names are words of the field: `metrics`, `seed_index` and `stats`, not `told` and `place`."""
+    names = identifiers(ast.parse(path.read_text()))
+    assert not sorted((line, name) for name, line in names if name in PRIVATE_WORDS.split())
+
+
+def is_exempt(line: str, path: Path) -> bool:
+    """Return whether a line may be long: a Markdown table row, or one word such as a URL."""
+    return path.suffix == ".md" and (line.startswith("|") or " " not in line.strip())
+
+
+def test_no_line_is_longer_than_100_columns():
+    folders = [ROOT / name for name in ("src", "tests", "benchmarks")]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in files + pages
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 100 and not is_exempt(line, path)
+    ]
+    assert not long
