@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 .PHONY: train test test-slow sabotage check bench clean
 .DEFAULT_GOAL := train
 
-# Train ERSAC on DeepSea and leave a picture under runs/. More: make train ARGS="--depth 40 --seeds 8"
+# Train ERSAC on DeepSea and leave a picture under runs/.
+# Settings: make train ARGS="--depth 40 --seeds 8"
 train: $(VENV)/.run
 	$(BIN)/ersac train deep-sea $(ARGS)
 
-# The whole suite, types and style included. One test: make test ARGS="-k vtrace". Most of its time is compiling, so little is optimised.
+# The whole suite, types and style included. One test: make test ARGS="-k vtrace".
+# Most of its time is spent compiling, so XLA's optimisation is off.
 test: $(VENV)/.dev check
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
 
@@ -18,7 +20,8 @@ test: $(VENV)/.dev check
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --timeout 3600 $(ARGS)
 
-# Faults put into a copy of the source in turn: does the suite see each? Some: make sabotage ARGS="disk.py tables.py"
+# Each fault of tests/faults.py is put into a copy of the source; a test must fail.
+# The faults of some files: make sabotage ARGS="disk.py tables.py"
 sabotage: $(VENV)/.dev
 	$(BIN)/python tests/sabotage.py --jobs 2 $(ARGS)
 

@@ -72,7 +72,8 @@ def test_a_name_is_defined_in_one_module_only():
 
 def test_only_disk_py_writes_files():
     writes = re.compile(
-        r"""open\([^)]*["'][wax]b?\+?["']|\.write_(text|bytes)\(|\.mkdir\(|np\.save|os\.replace|savefig\((?!buffer)"""
+        r"""open\([^)]*["'][wax]b?\+?["']|\.write_(text|bytes)\(|\.mkdir\("""
+        r"""|np\.save|os\.replace|savefig\((?!buffer)"""
     )
     in_memory = re.compile(r"np\.savez(_compressed)?\(\s*buffer")
     guilty = [

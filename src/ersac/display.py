@@ -162,8 +162,8 @@ class TableDisplay:
     def __init__(self, console: Console) -> None:
         self.progress = make_progress_bar(console)
         self.task = self.progress.add_task("compiling", total=None, eta="")
-        self.live = Live(self.progress, console=console, refresh_per_second=4)
-        self.live.start()
+        self.screen = Live(self.progress, console=console, refresh_per_second=4)
+        self.screen.start()
 
     def show(self, status: Status) -> None:
         """Redraw."""
@@ -188,11 +188,11 @@ class TableDisplay:
         if hidden > 0:
             rest = sum(solved is not None for solved in status.solved_at[self.ROWS :])
             table.add_row("...", f"and {hidden} more, {rest} of them solved")
-        self.live.update(Group(self.progress, table))
+        self.screen.update(Group(self.progress, table))
 
     def close(self) -> None:
         """Stop redrawing."""
-        self.live.stop()
+        self.screen.stop()
 
 
 def note(text: str) -> None:
