@@ -130,7 +130,7 @@ def dense_agent(settings: config.ActorCritic, env: Env) -> Agent:
         log_tau = jnp.maximum(log_tau + tau_step, jnp.log(settings.risk.tau_min))
         return Learner(params, log_tau, memory, opt), priority, jax.tree.map(jnp.mean, metrics)
 
-    return sparse._replace(init=init, act=act, update=update)
+    return sparse._replace(init=init, policy=sparse.policy._replace(act=act), update=update)
 
 
 def run_dense(settings: config.Experiment, rollouts: int) -> Iterator[tuple[int, float]]:
