@@ -1034,7 +1034,7 @@ FAULTS = [
         "_sum_small_arrays",
         "flip_comparison",
         "reliability/test_guard.py",
-        "test_the_right_tensor_and_step_are_named",
+        "test_vectors_and_the_last_matrix_are_summed",
     ),
     Fault(
         "loops/host.py",
@@ -1275,9 +1275,11 @@ FAULTS = [
     Fault(
         "runs/recorder.py",
         "Recorder.from_state",
-        "skip_branch",
+        "replace",
         "sweeps/test_runner.py",
         "test_a_run_with_nan_fails_and_the_others_are_unchanged",
+        old='"failed" in A',
+        new="False",
     ),
     Fault(
         "runs/recorder.py",
@@ -1379,7 +1381,7 @@ FAULTS = [
         "_even_parts",
         "replace",
         "sweeps/test_runner.py",
-        "test_batches_share_a_program_and_do_not_depend_on_existing_runs",
+        "test_parts_are_of_nearly_equal_size",
         old="-(-A // -(-A // B))",
         new="B",
     ),

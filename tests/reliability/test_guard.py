@@ -160,6 +160,12 @@ def test_the_right_tensor_and_step_are_named(injector):
     )  # and no false alarm
 
 
+def test_vectors_and_the_last_matrix_are_summed():
+    tree = {"count": 4.0, "bias": [1.0, 2.0], "kernel": [[10.0, 10.0]], "top": [[100.0, 100.0]]}
+    tree = {name: jnp.asarray(values) for name, values in tree.items()}
+    assert guard._sum_small_arrays(tree) == 207
+
+
 def test_exit_code_3_and_the_last_good_checkpoint_stays(injector, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpointer.Checkpointer, "due", lambda self: True)
     monkeypatch.setattr(picture, "picture_png", lambda _: b"")

@@ -121,6 +121,11 @@ def test_batches_share_a_program_and_do_not_depend_on_existing_runs(tmp_path):
     assert len({batch.name for batch in found}) == len(found)
 
 
+def test_parts_are_of_nearly_equal_size():
+    """On any number of cores: 4, 4, 3, not 5, 5, 1."""
+    assert [len(part) for part in runner._even_parts(list(range(11)), 5)] == [4, 4, 3]
+
+
 def test_a_batch_fits_into_half_of_the_memory(monkeypatch):
     settings = make_instance("big", depth=250).settings
     monkeypatch.setattr(
