@@ -1047,15 +1047,6 @@ FAULTS = [
     Fault(
         "loops/host.py",
         "stream_rollouts.work",
-        "replace",
-        "loops/test_host.py",
-        "test_closing_the_stream_stops_the_actor_thread",
-        old="hand_over(Failure(A))",
-        new="acted.put(Failure(A))",
-    ),
-    Fault(
-        "loops/host.py",
-        "stream_rollouts.work",
         "drop_statement",
         "loops/test_host.py",
         "test_an_error_of_the_environment_ends_the_run_in_one_line",

@@ -554,23 +554,16 @@ def stream_rollouts(
     if program.settings.env.lockstep:
         yield from act()
         return
-    acted: queue.Queue[Any] = queue.Queue(max_staleness)
-
-    def hand_over(item: Any) -> None:
-        """Wait until the queue has room, or until acting is stopped."""
-        while not stop.is_set():
-            with contextlib.suppress(queue.Full):
-                acted.put(item, timeout=POLL_SECONDS)
-                return
+    acted: queue.Queue[Any] = queue.Queue()  # at most max_staleness long: see wait_for_parameters
 
     def work() -> None:
         try:
             for acted_rollout in act():
-                hand_over(acted_rollout)
+                acted.put(acted_rollout)
         except StopActing:
             return
         except BaseException as error:
-            hand_over(Failure(error))
+            acted.put(Failure(error))
 
     thread = threading.Thread(target=work, name="actor", daemon=True)
     thread.start()
