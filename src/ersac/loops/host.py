@@ -554,7 +554,7 @@ def stream_rollouts(
     if program.settings.env.lockstep:
         yield from act()
         return
-    acted: queue.Queue[Any] = queue.Queue()  # at most max_staleness long: see wait_for_parameters
+    acted: queue.Queue[Any] = queue.Queue()  # wait_for_parameters bounds its length
 
     def work() -> None:
         try:
