@@ -350,3 +350,26 @@ def test_lemma_3_cumulative_optimism_is_sublinear(problems, agent):
     )
     assert growth_exponent(total.mean(0)) <= 0.6
     assert exponents.max() <= 0.6
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.3])
+def test_mirror_descent_converges_linearly(problems, batched, step_size):
+    """`Dist` after n steps at tau* falls like `(1 - a)^(2 n)`, once the transient is over."""
+    beliefs, policy, _ = problems
+    tau = batched(kl.tau_star, beliefs)
+    step = jax.jit(jax.vmap(lambda b, log_pi, tau: saddle.mirror_step(b, log_pi, tau, step_size)))
+    log_policy, dists = jnp.log(policy), []
+    for _ in range(int(8 / step_size)):
+        dists.append(np.asarray(batched(saddle.dist, beliefs, jnp.exp(log_policy), tau)))
+        log_policy = step(beliefs, log_policy, tau)
+    dist = np.array(dists) / value_scale(beliefs, tau)
+    slopes = []
+    for column in dist.T:
+        late = np.arange(int(2 / step_size), len(column))
+        late = late[column[late] > 1e-12]  # above rounding
+        if len(late) > 1 / step_size:
+            slopes.append(np.polyfit(late, np.log(column[late]), 1)[0])
+    assert len(slopes) > 150
+    assert np.median(slopes) == pytest.approx(2 * np.log(1 - step_size), rel=0.05)
+    assert max(slopes) < np.log(1 - step_size)
+    assert (np.diff(dist, axis=0) < 1e-12).all()  # every step improves the policy
