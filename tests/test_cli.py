@@ -88,6 +88,9 @@ BAD = [
     ),
     (("theory", "--draws", "1"), "--draws must be a whole number at least 2, not 1"),
     (("theory", "--out", "taken"), "already exists"),
+    (("theory", "gmes"), "did you mean games?"),
+    (("theory", "games", "--rounds", "1"), "--rounds must be a whole number at least 20, not 1"),
+    (("theory", "games", "--out", "taken"), "already exists"),
     (("train", "deep-sea", "--out", "taken"), "already exists"),
     (("train", "deep-sea", "--out", "taken/run.txt"), "already exists"),
 ]
@@ -118,6 +121,7 @@ def test_bad_input_is_one_line_and_exit_code_2_before_jax(tmp_path, argv, words)
         ("train", "deep-sea", "--help"),
         ("theory", "--help"),
         ("theory", "deep-sea", "--help"),
+        ("theory", "games", "--help"),
         ("--version",),
     ],
 )

@@ -350,3 +350,33 @@ def test_lemma_3_cumulative_optimism_is_sublinear(problems, agent):
     )
     assert growth_exponent(total.mean(0)) <= 0.6
     assert exponents.max() <= 0.6
+
+
+def mirror_descent(beliefs, policy, tau, step_size, steps):
+    """`Dist` before each of the steps [n], at a fixed tau."""
+
+    def step(log_policy, _):
+        distance = saddle.dist(beliefs, jnp.exp(log_policy), tau)
+        return saddle.mirror_step(beliefs, log_policy, tau, step_size), distance
+
+    return jax.lax.scan(step, jnp.log(policy), None, length=steps)[1]
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.3])
+def test_mirror_descent_converges_linearly(problems, batched, step_size):
+    """`Dist` after n steps at tau* falls like `(1 - a)^(2 n)`, once the transient is over."""
+    beliefs, policy, _ = problems
+    tau, steps = batched(kl.tau_star, beliefs), int(8 / step_size)
+    run = lambda b, pi, tau: mirror_descent(b, pi, tau, step_size, steps)
+    dist = np.asarray(batched(run, beliefs, policy, tau)) / value_scale(beliefs, tau)[:, None]
+    assert (np.diff(dist, axis=1) < 1e-12).all()  # every step improves the policy
+    slopes = []
+    for row in dist:
+        late = np.arange(int(2 / step_size), steps)
+        late = late[row[late] > 1e-12]  # above rounding
+        if len(late) > 1 / step_size:
+            slopes.append(np.polyfit(late, np.log(row[late]), 1)[0])
+    print(f"slopes / log(1 - a): {np.quantile(slopes, [0, 0.5, 1]) / np.log(1 - step_size)}")
+    assert len(slopes) > 150
+    assert np.median(slopes) == pytest.approx(2 * np.log(1 - step_size), rel=0.05)
+    assert max(slopes) < np.log(1 - step_size)

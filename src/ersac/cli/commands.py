@@ -16,7 +16,7 @@ from ersac.cli.parsing import find_value, parse
 from ersac.config import SettingsError
 from ersac.config.presets import preset
 from ersac.runs import exits
-from ersac.theory.settings import TABULAR_AGENTS, TheoryDeepSea, TheoryRegret
+from ersac.theory.settings import TABULAR_AGENTS, TheoryDeepSea, TheoryGames, TheoryRegret
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,16 @@ class TheoryDeepSeaOptions:
     """Run a tabular agent on DeepSea."""
 
     settings: TheoryDeepSea = field(default_factory=TheoryDeepSea)
+    output: OutputOptions = OutputOptions()
+
+
+@dataclass(frozen=True)
+class TheoryGamesOptions:
+    """Regret of K-learning, VBOS, UCB and Thompson sampling in games with bandit feedback."""
+
+    settings: TheoryGames = field(default_factory=TheoryGames)
+    out: Path | None = None
+    """Directory for the picture and the numbers; by default a new one under runs/."""
     output: OutputOptions = OutputOptions()
 
 
@@ -455,13 +465,15 @@ def export_command(argv: list[str]) -> int:
 
 
 def theory_command(argv: list[str]) -> int:
-    """`ersac theory ...` and `ersac theory deep-sea ...`."""
+    """`ersac theory ...`, `ersac theory deep-sea ...` and `ersac theory games ...`."""
     match argv:
         case ["deep-sea", *rest]:
             return theory_deep_sea_command(rest)
+        case ["games", *rest]:
+            return theory_games_command(rest)
         case [word, *_] if not word.startswith("-"):
             raise SettingsError(
-                f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea'])}"
+                f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea', 'games'])}"
             )
     options = parse(TheoryOptions(), "ersac theory", "theory", argv)
     settings = config.check(options.settings)
@@ -492,6 +504,24 @@ def theory_deep_sea_command(argv: list[str]) -> int:
     result = run_deep_sea(settings, None if options.output.quiet else Console())
     if not options.output.quiet:
         summaries.print_seeds(result["per_seed"])
+    return print_json(result, options.output)
+
+
+def theory_games_command(argv: list[str]) -> int:
+    """`ersac theory games ...`."""
+    options = parse(TheoryGamesOptions(), "ersac theory games", "theory games", argv)
+    settings = config.check(options.settings)
+
+    from ersac.runs import run_dir
+
+    out = options.out or run_dir.free_name(Path("runs"), "theory-games")
+    run_dir.require_unused(out)
+
+    from rich.console import Console
+
+    from ersac.theory.game_experiments import run_games
+
+    result = run_games(settings, out, None if options.output.quiet else Console())
     return print_json(result, options.output)
 
 

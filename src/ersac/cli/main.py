@@ -20,7 +20,7 @@ USAGE = """usage: ersac COMMAND ...
   ersac runs [DIR]                                  list runs and sweeps with their status
   ersac compare PATH [PATH ...]                     compare agents: returns with 95 % intervals
   ersac export RUN [RUN ...] --to FILE              write records to CSV or Parquet
-  ersac theory [deep-sea] [--depth N ...]           tabular experiments: regret and its bound
+  ersac theory [deep-sea|games] [--depth N ...]     tabular experiments: regret and its bound
   ersac bench [--quick --json ...]                  measure speed
   ersac --version                                   print the version
 

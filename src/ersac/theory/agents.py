@@ -4,6 +4,10 @@
 |----------------|---------------------------------------------------------------------------------|
 | k-learning     | the Boltzmann policy at tau*, the exact saddle point [c-basic]                  |
 | saddle         | a few gradient steps on the same game, continued from the last episode [a-kac]  |
+| monotone       | K-learning with a tau that may fall along an episode                            |
+| vapor          | a tau for each state and action (Tarbouriech et al. 2023)                       |
+| vapor-lite     | rewards r + sigma, and entropy weighted by sigma, at each state                 |
+| vbos           | VAPOR in bandits (O'Donoghue and Lattimore 2021); in MDPs at each state         |
 | psrl           | the optimal policy of one MDP sampled from the posterior                        |
 | ucbvi          | UCBVI with its Hoeffding bonus on the empirical MDP                             |
 | optimism       | the greedy policy for mean rewards plus mu sigma                                |
@@ -13,6 +17,7 @@ An agent is two functions, `init` and `plan`. All agents get the same inputs: th
 sufficient statistics of the episodes so far.
 """
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +25,7 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
-from ersac.theory import klearning, saddle
+from ersac.theory import klearning, saddle, vapor
 from ersac.theory import mdp as mdps
 from ersac.theory.klearning import Beliefs
 from ersac.theory.mdp import MDP, Data, MdpPosterior
@@ -43,6 +48,7 @@ class TabularAgent(NamedTuple):
 
     init: Callable[[MdpPosterior], Tree]
     plan: Callable[[Key, MdpPosterior, Data, Tree], tuple[EpisodePlan, Tree]]
+    double: bool = False  # plan in double precision; data and statistics stay in single precision
 
 
 class TabularLearner(NamedTuple):
@@ -95,6 +101,21 @@ def run_episodes(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
+def _run_many(
+    agent: TabularAgent,
+    episodes: int,
+    priors: MdpPosterior,
+    true_mdps: MDP,
+    noise_var: Array,
+    keys: Key,
+    learners: TabularLearner,
+) -> tuple[TabularLearner, TabularStats]:
+    run = lambda prior, mdp, key, learner: run_episodes(
+        agent, episodes, prior, mdp, noise_var, key, learner
+    )
+    return jax.vmap(run)(priors, true_mdps, keys, learners)
+
+
 def run_many(
     agent: TabularAgent,
     episodes: int,
@@ -105,10 +126,8 @@ def run_many(
     learners: TabularLearner,
 ) -> tuple[TabularLearner, TabularStats]:
     """Run an agent on many MDPs [draws, ...] in parallel; the statistics are [draws, N]."""
-    run = lambda prior, mdp, key, learner: run_episodes(
-        agent, episodes, prior, mdp, noise_var, key, learner
-    )
-    return jax.vmap(run)(priors, true_mdps, keys, learners)
+    with jax.enable_x64(True) if agent.double else contextlib.nullcontext():
+        return _run_many(agent, episodes, priors, true_mdps, noise_var, keys, learners)
 
 
 @jax.jit
@@ -211,6 +230,71 @@ def saddle_point(sigma2: Sigma2Fn, steps: int, learning_rate: float) -> TabularA
         return EpisodePlan(policy, tau, *saddle.decompose(beliefs, policy, tau)), (params, opt)
 
     return TabularAgent(init=init, plan=plan)
+
+
+def in_double(solve: Callable[[Beliefs], Tree], beliefs: Beliefs) -> Tree:
+    """Apply a solver in double precision, if it is enabled; results have that of the beliefs."""
+    convert = lambda tree, dtype: jax.tree.map(
+        lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+    )
+    widest = jnp.zeros(()).dtype
+    return convert(solve(convert(beliefs, widest)), beliefs.sigma2.dtype)
+
+
+def monotone_tau(sigma2: Sigma2Fn) -> TabularAgent:
+    """Return K-learning with a tau that may fall along an episode: `vapor.solve_monotone`."""
+
+    def plan(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[EpisodePlan, Tree]:
+        solution = in_double(vapor.solve_monotone, make_beliefs(prior, data, sigma2))
+        zero = jnp.zeros_like(solution.tau)
+        return EpisodePlan(solution.policy, solution.tau, zero, solution.optimism), state
+
+    return TabularAgent(init=lambda prior: (), plan=plan, double=True)
+
+
+def vapor_agent(sigma2: Sigma2Fn) -> TabularAgent:
+    """Return VAPOR (Tarbouriech et al. 2023), which starts from the occupancy of the last episode.
+
+    Its tau is the mean over visited states and actions; its Optimism is the certified regret, the
+    dual value minus the value of the policy in the mean MDP.
+    """
+
+    def init(prior: MdpPosterior) -> Tree:
+        return vapor.uniform_flow(mdps.mean_mdp(prior))
+
+    def plan(key: Key, prior: MdpPosterior, data: Data, state: Tree) -> tuple[EpisodePlan, Tree]:
+        def solve(beliefs: Beliefs) -> tuple[EpisodePlan, Tree]:
+            solution = vapor.solve_vapor(beliefs, state.astype(beliefs.sigma2.dtype))
+            policy = jnp.exp(solution.log_policy)
+            visits = mdps.occupancy(beliefs.mdp, policy)
+            optimism = solution.dual - saddle.mean_value(beliefs, policy)
+            tau = jnp.sum(visits * solution.tau) / jnp.sum(visits)
+            log_mass = jax.nn.logsumexp(solution.log_occupancy, axis=-1)
+            return EpisodePlan(policy, tau, jnp.zeros_like(tau), optimism), log_mass
+
+        result: tuple[EpisodePlan, Tree] = in_double(solve, make_beliefs(prior, data, sigma2))
+        return result
+
+    return TabularAgent(init=init, plan=plan, double=True)
+
+
+def vapor_lite(sigma2: Sigma2Fn, scale: float, entropy_scale: float) -> TabularAgent:
+    """Return VAPOR-lite (Tarbouriech et al. 2023), solved exactly: `vapor.solve_vapor_lite`."""
+
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        solve = lambda beliefs: vapor.solve_vapor_lite(beliefs, scale, entropy_scale)
+        return jnp.exp(in_double(solve, make_beliefs(prior, data, sigma2)))
+
+    return stateless_agent(make_policy)._replace(double=True)
+
+
+def vbos(sigma2: Sigma2Fn) -> TabularAgent:
+    """Return VBOS at each state (O'Donoghue and Lattimore 2021): `vapor.solve_vbos`."""
+
+    def make_policy(key: Key, prior: MdpPosterior, data: Data) -> Array:
+        return jnp.exp(in_double(vapor.solve_vbos, make_beliefs(prior, data, sigma2)))
+
+    return stateless_agent(make_policy)._replace(double=True)
 
 
 def psrl() -> TabularAgent:

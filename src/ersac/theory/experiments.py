@@ -35,6 +35,10 @@ COLOURS = {
     "k-learning": "C0",
     BOUND_AGENT: "C1",
     "saddle": "C2",
+    "monotone": "C6",
+    "vapor": "C8",
+    "vapor-lite": "C9",
+    "vbos": "C7",
     "psrl": "C3",
     "ucbvi": "C4",
     "optimism": "C5",
@@ -73,6 +77,12 @@ def make_tabular_agent(name: str, learners: Learners, reward_range: float) -> ag
         "saddle": lambda: agents.saddle_point(
             sigma2, learners.gradient_steps, learners.learning_rate
         ),
+        "monotone": lambda: agents.monotone_tau(sigma2),
+        "vapor": lambda: agents.vapor_agent(sigma2),
+        "vapor-lite": lambda: agents.vapor_lite(
+            agents.plug_in_sigma2(1.0), learners.lite_scale, learners.lite_entropy
+        ),
+        "vbos": lambda: agents.vbos(sigma2),
         "psrl": agents.psrl,
         "ucbvi": lambda: agents.ucbvi(learners.ucb_scale, reward_range),
         "optimism": lambda: agents.optimistic_bonus(learners.mu, agents.plug_in_sigma2(1.0)),

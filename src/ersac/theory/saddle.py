@@ -135,6 +135,16 @@ def surrogate(beliefs: Beliefs, log_policy: Array, tau: Array) -> Array:
     return jnp.sum(occupancy * payoff)
 
 
+def mirror_step(beliefs: Beliefs, log_policy: Array, tau: Array, step_size: float) -> Array:
+    """Return `(1 - a) log pi + a K^pi / tau`, normalised: policy mirror descent (Cen et al. 2022).
+
+    It is the natural-gradient step of the deep agent with exact expectations. At a fixed tau,
+    `Dist` falls at least as fast as `(1 - a)^(2 n)`.
+    """
+    k = klearning.k_values(beliefs, jnp.exp(log_policy), tau).q
+    return jax.nn.log_softmax((1 - step_size) * log_policy + step_size * k / tau, axis=-1)
+
+
 def saddle_optimiser(learning_rate: float | optax.Schedule) -> optax.GradientTransformation:
     """Return the optimiser of both players: Adam with short averages, as the opponent moves too."""
     return optax.adam(learning_rate, b1=0.5, b2=0.99, eps=1e-16)

@@ -5,7 +5,18 @@ from typing import Annotated
 
 from ersac.config import Count, Fraction, NonNegative, Positive, Range
 
-TABULAR_AGENTS = ("k-learning", "saddle", "psrl", "ucbvi", "optimism", "epsilon-greedy")
+TABULAR_AGENTS = (
+    "k-learning",
+    "saddle",
+    "monotone",
+    "vapor",
+    "vapor-lite",
+    "vbos",
+    "psrl",
+    "ucbvi",
+    "optimism",
+    "epsilon-greedy",
+)
 
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 
@@ -15,11 +26,16 @@ class Learners:
     """Hyperparameters of the tabular agents."""
 
     sigma_scale: Positive = 0.7
-    """k-learning, saddle: sigma as a multiple of the posterior standard deviation of one step."""
+    """k-learning, saddle, monotone, vapor, vbos: sigma as a multiple of the posterior standard
+    deviation of one step."""
     gradient_steps: Count = 5
     """saddle: gradient ascent-descent steps per episode."""
     learning_rate: Positive = 0.1
     """saddle: learning rate of Adam for theta and log tau."""
+    lite_scale: NonNegative = 1.0
+    """vapor-lite: multiple of sigma that is added to every reward."""
+    lite_entropy: Positive = 0.3
+    """vapor-lite: weight of an action's entropy, as a multiple of its sigma."""
     ucb_scale: NonNegative = 0.05
     """ucbvi: multiple of the Hoeffding bonus; the 7 of its paper is too large for short runs."""
     mu: NonNegative = 2.0
@@ -35,7 +51,8 @@ class TheoryDeepSea:
     depth: Annotated[int, Range(1, 1000)] = 20
     """Rows and columns of the grid; an episode has this many steps."""
     agent: str = "k-learning"
-    """The agent: k-learning, saddle, psrl, ucbvi, optimism or epsilon-greedy."""
+    """The agent: k-learning, saddle, monotone, vapor, vapor-lite, vbos, psrl, ucbvi, optimism or
+    epsilon-greedy."""
     seeds: Annotated[int, Range(1, 10_000)] = 5
     """Number of seeds, run in parallel; every seed has its own action mapping."""
     seed: Seed = 0
@@ -80,3 +97,21 @@ class TheoryRegret:
     """Seeds per depth."""
     learners: Learners = field(default_factory=Learners)
     """Hyperparameters of the agents."""
+
+
+@dataclass(frozen=True)
+class TheoryGames:
+    """Print and draw regret in matrix games with bandit feedback and in a constrained bandit."""
+
+    rounds: Annotated[int, Range(20)] = 1000
+    """Rounds of every game."""
+    seeds: Annotated[int, Range(2)] = 20
+    """Number of seeds."""
+    seed: Seed = 1000
+    """The first seed; the others are consecutive."""
+    noise_std: Positive = 1.0
+    """Standard deviation of an observed payoff around its mean."""
+    samples: Count = 32
+    """thompson: matrices sampled per round; the policy is their mean maximin strategy."""
+    self_play: bool = True
+    """Also let every strategy play against itself."""
