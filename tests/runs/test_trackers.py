@@ -279,8 +279,6 @@ def test_a_missing_package_is_one_line_before_jax(tmp_path, option, package):
 def test_a_tracker_needs_a_directory():
     words = "wandb needs a directory for the run: give it one with out"
     with pytest.raises(config.SettingsError, match=words):
-        config.SettingsError, match="wandb needs a directory for the run: give it one with out"
-    ):
         api.train(wandb=True, show=False, **SMALL)
 
 
