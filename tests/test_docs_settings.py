@@ -2,6 +2,7 @@
 
 import functools
 import sys
+import textwrap
 from pathlib import Path
 
 from ersac import config
@@ -46,8 +47,8 @@ def settings_page() -> str:
     for title, classes in GROUPS.items():
         lines += [f"## {title}", ""]
         for cls in classes:
-            summary = " ".join((cls.__doc__ or "").split())
-            lines += [f"### {cls.__name__}", "", f"{summary}", "", *table(cls), ""]
+            summary = textwrap.wrap(" ".join((cls.__doc__ or "").split()), 100)
+            lines += [f"### {cls.__name__}", "", *summary, "", *table(cls), ""]
     return "\n".join(lines)
 
 

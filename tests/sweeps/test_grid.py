@@ -14,8 +14,8 @@ import ersac
 from ersac import api, cli, config
 from ersac.analysis import compare
 from ersac.config import SettingsError
-from ersac.runs import run_dir
-from ersac.sweeps import grid
+from ersac.runs import exits, run_dir
+from ersac.sweeps import engines, grid
 
 gymnasium = pytest.importorskip("gymnasium")
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
@@ -147,6 +147,7 @@ def run_file(path: Path, *argv: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_in_a_file_is_stopped_and_finished_by_the_same_command(tmp_path):
     """Runs on the device resume to the bit: nothing of their state is on the host."""
     pytest.importorskip("gymnax")
@@ -170,7 +171,8 @@ def test_a_sweep_in_a_file_is_stopped_and_finished_by_the_same_command(tmp_path)
     assert err.splitlines()[-1].endswith("; resume with the same command")
     assert len(records(home)) < 4
     again = run_file(path)
-    assert again.wait(timeout=200) == 0, again.stderr.read()
+    _, err = again.communicate(timeout=200)
+    assert again.returncode == 0, err
     assert records(home) == records(tmp_path / "whole")
 
 
@@ -214,16 +216,34 @@ def test_the_file_and_the_call_of_the_docs_are_the_same_sweep(tmp_path, monkeypa
     assert records(Path("runs/pole-sweep")) == before
 
 
+def test_a_stopped_cell_resumes_to_the_bit(tmp_path):
+    pytest.importorskip("gymnax")
+    small = {"steps": 600, "envs": 2, "hidden": (8,), "rollout": 8, "chunk": 10}
+    runs = plan({"gamma": [0.9, 0.95]}, env="gymnax:CartPole-v1", **small)
+    api.run_grid(runs, tmp_path / "whole", engines.run_local, False)
+    polls = iter([0] * 3 + [signal.SIGTERM] * 9)  # in the second chunk of the first run
+    with pytest.raises(exits.Stopped, match=r"^stopped in gymnax-.*; resume with the same command"):
+        api.run_grid(runs, tmp_path / "out", engines.run_local, False, lambda: next(polls))
+    assert records(tmp_path / "out") == {}
+    assert len(list((tmp_path / "out").glob("*/checkpoints/*.npz"))) == 1
+    report = api.run_grid(runs, tmp_path / "out", engines.run_local, False)
+    assert (report.ended, report.wanted) == (2, 2)
+    assert records(tmp_path / "out") == records(tmp_path / "whole")
+
+
 @pytest.mark.slow
-def test_ray_gives_the_same_bits_as_this_process(tmp_path):
+def test_ray_gives_the_same_bits_as_one_process(tmp_path):
     pytest.importorskip("ray")
-    points = {"env": ["gymnax:CartPole-v1", "deep-sea"], "gamma": [0.9, 0.95]}
-    settings = {"steps": 1000, "hidden": (8,)}
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "seeds = 1\n[settings]\nsteps = 1000\nhidden = [8]\n"
+        '[grid]\nenv = ["gymnax:CartPole-v1", "deep-sea"]\ngamma = [0.9, 0.95]\n'
+    )
     for engine in ("local", "ray"):
-        result = ersac.sweep(
-            points, seeds=1, out=tmp_path / engine, engine=engine, show=False, **settings
-        )
-        assert len(result.runs) == 4
+        done = run_file(path, "--engine", engine, "--out", engine)
+        _, err = done.communicate(timeout=280)
+        assert done.returncode == 0, err
+    assert len(records(tmp_path / "local")) == 4
     assert records(tmp_path / "local") == records(tmp_path / "ray")
 
 

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 MAX_VALUE_CHARS = 100  # of a value that an error message quotes
 MAX_KNOWN = 16  # names that an error message lists
-CLOSE = 0.75  # similarity from which a name is suggested, by difflib's ratio
+CLOSE, CLOSE_IF_SHORT = 0.75, 0.6  # difflib's ratio from which a name is suggested
+SHORT = 4  # letters
 T = TypeVar("T")
 
 
@@ -114,7 +115,8 @@ Rate = Annotated[float, Range(0, 1)]
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known name that `word` was probably meant to be; None if none is close."""
     known = list(known)
-    if close := difflib.get_close_matches(word, known, n=1, cutoff=CLOSE):
+    cutoff = CLOSE if len(word) > SHORT else CLOSE_IF_SHORT  # one letter is much of a short word
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
         return close[0]
     words = lambda name: set(re.split("[-_]", name.lower().removeprefix("--")))
     related = [name for name in known if words(name) < words(word) or words(word) < words(name)]
@@ -256,7 +258,7 @@ def option(name: str, hint: Any = None) -> str:
 def without_dashes(text: str) -> str:
     """A text with settings named as in Python: learning_rate instead of --learning-rate."""
     name = lambda found: found[1].replace("-", "_").replace("lambda", "lam")
-    return re.sub(r"(?<![\w-])--(?!no-)([a-z][a-z0-9-]*)", name, text)
+    return re.sub(r"(?<![\w'\"-])--(?!no-)([a-z][a-z0-9-]*)", name, text)
 
 
 def describe(hint: Any) -> str:
