@@ -201,6 +201,13 @@ def test_options_may_come_before_the_environment(argv):
     assert rest == [word for word in argv if word != "deep-sea"]
 
 
+def test_options_may_come_before_the_subject_of_theory(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["theory", "--depth", "9", "deep-sea", "--help"])
+    assert stop.value.code == 0
+    assert "usage: ersac theory deep-sea" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("argv", [("-V",), ("--version",)])
 def test_the_version_is_printed(argv, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -482,13 +482,13 @@ def export_command(argv: list[str]) -> int:
 
 def theory_command(argv: list[str]) -> int:
     """`ersac theory ...` and `ersac theory deep-sea ...`."""
-    match argv:
-        case ["deep-sea", *rest]:
-            return theory_deep_sea_command(rest)
-        case [word, *_] if not word.startswith("-"):
-            raise SettingsError(
-                f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea'])}"
-            )
+    word, rest = split_positional(argv, TheoryDeepSeaOptions)
+    if word == "deep-sea":
+        return theory_deep_sea_command(rest)
+    if word is not None and argv[0] == word:
+        raise SettingsError(
+            f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea'])}"
+        )
     options = parse(TheoryOptions(), "ersac theory", "theory", argv)
     settings = config.check(options.settings)
 

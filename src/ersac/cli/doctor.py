@@ -13,7 +13,7 @@ from typing import Any
 from ersac import config
 from ersac.cli.commands import OutputOptions, print_json
 from ersac.cli.parsing import parse
-from ersac.runs import exits, run_dir
+from ersac.runs import exits
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "tyro", "rich", "matplotlib")
 VARIABLES = ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_ENABLE_X64", "CUDA_VISIBLE_DEVICES", "RAY_ADDRESS")
@@ -86,8 +86,10 @@ def names_extra(requirement: str, extra: str) -> bool:
 
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Cores, memory, variables and devices, as a run sees them."""
-    cores, total = run_dir.fingerprint()["visible_cores"], os.cpu_count()
-    yield "cores", f"{cores} of {total}; {run_dir.fingerprint()['machine']}"
+    from ersac.runs import run_dir  # imports numpy, which --help does not need
+
+    seen = run_dir.fingerprint()
+    yield "cores", f"{seen['visible_cores']} of {os.cpu_count()}; {seen['machine']}"
     yield "memory", f"{config.memory_bytes() / 1e9:.1f} GB"
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     yield "variables", ", ".join(variables) or "none of " + ", ".join(VARIABLES)
