@@ -111,13 +111,17 @@ def try_install(install: Install, wheel: Path, work: Path, prefix: Sequence[str]
     if run([install.python, "-m", "venv", "env"], home, log):
         return "no environment"
     python = str(home / "env" / "bin" / "python")
-    command = [python, "-m", "pip", "install", "--quiet", what]
+    pip = [python, "-m", "pip", "install", "--quiet"]
     if uv is not None:  # much faster, because it keeps what it has downloaded unpacked
-        command = [uv, "pip", "install", "--quiet", "--python", python]
-        command += ["--resolution", install.resolution, what]
-    elif install.resolution != "highest":
-        return "skipped: needs uv"
-    if run(command, home, log):
+        pip = [uv, "pip", "install", "--quiet", "--python", python]
+    if install.resolution != "highest":
+        if uv is None:
+            return "skipped: needs uv"
+        # Those of the wheel would be indirect dependencies, which this leaves as new as possible.
+        direct = ["-r", str(ROOT / "pyproject.toml"), "--extra", install.extra or "gym"]
+        if run([*pip, "--resolution", install.resolution, *direct], home, log):
+            return "cannot be installed"
+    if run([*pip, what], home, log):
         return "cannot be installed"
     for command in install.commands:
         if code := run([*prefix, *command], home, log):
