@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow sabotage check bench clean
+.PHONY: train test test-slow test-installs sabotage check bench clean
 .DEFAULT_GOAL := train
 
 # Train ERSAC on DeepSea and leave a picture under runs/.
@@ -19,6 +19,12 @@ test: $(VENV)/.dev check
 # What takes longer than a commit should wait for.
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 -m slow --timeout 3600 $(ARGS)
+
+# The wheel in fresh environments: Python 3.11 to 3.13 (those on the PATH, or named with
+# ARGS="--python /path/to/python3.12"), every extra alone, lowest and newest dependencies.
+test-installs: $(VENV)/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/packaging/fresh_installs.py $(ARGS)
 
 # Each fault of tests/faults.py is put into a copy of the source; a test must fail.
 # The faults of some files: make sabotage ARGS="disk.py tables.py"

@@ -1,6 +1,8 @@
 """The command line run as a subprocess: output, files and exit codes."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ersac import __version__
+from ersac.cli import commands
+from ersac.cli.completion import OPTIONS, completion_script
+from ersac.cli.main import COMMANDS, main
+from ersac.cli.parsing import split_positional
 from ersac.runs import run_dir
 
 
@@ -79,6 +86,16 @@ BAD = [
     (("train", "deep-sea", "--replay", "5"), "unknown option --replay of agent ersac"),
     (("train", "deep-sea", "surplus"), "surplus"),
     (("train", "deepsea"), "did you mean deep-sea?"),
+    (("train", "gymnx:CartPole-v1"), "unknown environment 'gymnx'; did you mean gymnax?"),
+    (("train", "CartPole"), "an id of Gymnasium such as CartPole-v1"),
+    (("train", "--depth", "10"), "which environment? ersac train ENV"),
+    (("train", "deep-sea", "--verbose", "1"), "--verbose of agent ersac; --help-all lists them"),
+    (
+        ("train", "CartPole-v1", "--env-kwargs", "[8]"),
+        "--env-kwargs must be a JSON object such as '{\"size\": 8}' or none, not '[8]'",
+    ),
+    (("completion", "fish"), "which shell?"),
+    (("sweep", "missing.toml"), "missing.toml"),
     (("trian", "deep-sea"), "did you mean train?"),
     (("theory", "deep-see"), "did you mean deep-sea?"),
     (("theory", "deep-sea", "--agent", "klearning"), "did you mean k-learning?"),
@@ -131,8 +148,8 @@ def test_help_needs_no_jax(tmp_path, argv):
     assert "ersac" in done.stdout
 
 
-def test_help_explains_every_setting(tmp_path):
-    text = ersac("train", "deep-sea", "--help", cwd=tmp_path, code=WITHOUT_JAX).stdout
+def test_help_all_explains_every_setting(tmp_path):
+    text = ersac("train", "deep-sea", "--help-all", cwd=tmp_path, code=WITHOUT_JAX).stdout
     for option in (
         "--depth",
         "--gamma",
@@ -145,6 +162,110 @@ def test_help_explains_every_setting(tmp_path):
         "--out",
     ):
         assert option in text
+
+
+PAGES = [
+    ("train",),
+    ("train", "deep-sea"),
+    ("train", "CartPole-v1", "--agent", "boot-dqn"),
+    *((name,) for name in COMMANDS if name not in ("train", "bench", "completion")),
+    ("theory", "deep-sea"),
+]
+
+
+@pytest.mark.parametrize("argv", PAGES, ids=" ".join)
+def test_the_help_of_a_command_fits_a_screen_and_has_an_example(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as stop:
+        main([*argv, "--help"])
+    assert stop.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 32
+    assert all(len(line) <= 100 for line in lines)
+    assert len([line for line in lines if line.startswith("  --")]) <= 10
+    assert lines[-1].startswith(f"example: ersac {argv[0]}")
+    assert "--help-all" in lines[-2]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--depth", "10", "deep-sea"),
+        ("--hidden", "64", "64", "deep-sea", "--depth", "10"),
+        ("--no-stop-when-solved", "deep-sea", "--depth=10"),
+        ("--resume", "deep-sea", "--depth", "10"),
+        ("--depth=10", "--seed", "3", "deep-sea"),
+        ("--prior_scale", "0.1", "deep-sea", "--depth", "10"),
+    ],
+    ids=" ".join,
+)
+def test_options_may_come_before_the_environment(argv):
+    env, rest = split_positional(list(argv), commands.TrainOptions)
+    assert env == "deep-sea"
+    assert rest == [word for word in argv if word != "deep-sea"]
+
+
+def test_options_may_come_before_the_subject_of_theory(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["theory", "--depth", "9", "deep-sea", "--help"])
+    assert stop.value.code == 0
+    assert "usage: ersac theory deep-sea" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [("-V",), ("--version",)])
+def test_the_version_is_printed(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(list(argv))
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"ersac {__version__}\n")
+
+
+def complete(words: str, tmp_path: Path) -> list[str]:
+    """What bash offers for the last word of a command."""
+    script = tmp_path / "completion.bash"
+    script.write_text(completion_script("bash"))
+    code = """
+        source "$1"; shift
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+        $(complete -p ersac | sed 's/.*-F \\([^ ]*\\).*/\\1/') ersac
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    command = ["bash", "-c", code, "bash", str(script), *words.split(" ")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_options_and_agents(tmp_path):
+    assert {"train", "eval", "doctor"} <= set(complete("ersac ", tmp_path))
+    assert "--depth" in complete("ersac train deep-sea --dep", tmp_path)
+    assert "--workers" in complete("ersac train gym:CartPole-v1 --work", tmp_path)
+    assert "boot-dqn" in complete("ersac train deep-sea --agent bo", tmp_path)
+    assert "--video" in complete("ersac eval runs/first --vi", tmp_path)
+
+
+def test_zsh_has_a_completion_script_and_every_command_is_completed():
+    assert completion_script("zsh").startswith("#compdef ersac")
+    assert set(COMMANDS) - {"bench", "completion"} <= {name.split()[0] for name in OPTIONS}
+
+
+def test_the_doctor_reports_on_one_screen_and_trains(tmp_path):
+    done = ersac("doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert len(lines) <= 24
+    report = json.loads(last)
+    assert "jax 0." in report["packages"]
+    assert report["cores"].startswith(f"{len(os.sched_getaffinity(0))} of ")
+    assert report["devices"].endswith("cpu")
+    assert "solved after" in report["run"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_says_what_is_wrong_with_a_platform(tmp_path):
+    code = "import os; os.environ['JAX_PLATFORMS'] = 'cuda'; from ersac.cli import main; main()"
+    done = ersac("doctor", cwd=tmp_path, code=code)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stdout + done.stderr
+    assert any(line.startswith("run ") and "failed" in line for line in done.stdout.splitlines())
 
 
 def test_python_m_ersac_is_the_command(tmp_path):

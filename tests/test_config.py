@@ -27,19 +27,24 @@ def test_presets_pass_their_own_check(name):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"depth": 0}, "--depth must be a whole number between 1 and 1000, not 0"),
+        ({"depth": 0}, "depth must be a whole number between 1 and 1000, not 0"),
         ({"depth": -3}, "not -3"),
         ({"depth": "deep"}, "not 'deep'"),
         ({"depth": 2.5}, "whole number"),
         ({"depth": True}, "whole number"),
-        ({"lam": 1.5}, "--lambda must be a number between 0 and 1, not 1.5"),
-        ({"lambda": 1.5}, "--lambda"),
-        ({"gamma": math.nan}, "--gamma"),
-        ({"tau0": 0}, "--tau0 must be a number between 1e-05 and 1000, not 0"),
-        ({"seeds": -1}, "--seeds"),
-        ({"hidden": ()}, "--hidden"),
-        ({"hidden": (64, 0)}, "--hidden"),
-        ({"mapping_seed": -1}, "--mapping-seed"),
+        ({"lam": 1.5}, "lam must be a number between 0 and 1, not 1.5"),
+        ({"lambda": 1.5}, "lam must"),
+        ({"gamma": math.nan}, "gamma must"),
+        ({"tau0": 0}, "tau0 must be a number between 1e-05 and 1000, not 0"),
+        ({"seeds": -1}, "seeds must"),
+        ({"hidden": ()}, "hidden must"),
+        ({"hidden": (64, 0)}, "hidden must"),
+        ({"mapping_seed": -1}, "mapping_seed must"),
+        ({"verbose": 1}, "unknown setting 'verbose'; ersac.settings() lists them"),
+        ({"callback": print}, "unknown setting 'callback'; ersac.settings() lists them"),
+        ({"env": "CartPole-v1", "env_kwargs": [8]}, "env_kwargs must be a JSON object"),
+        ({"env": "CartPole-v1", "env_kwargs": {"f": print}}, "env_kwargs must be a JSON object"),
+        ({"agent": "boot-dqn", "uncertainty": "counts"}, "unknown option uncertainty"),
         ({"stop_when_solved": "yes"}, "True or False"),
         ({"agent": "ersca"}, "unknown agent 'ersca'; did you mean ersac?"),
         ({"env": "deepsea"}, "did you mean deep-sea?"),
@@ -54,6 +59,7 @@ def test_invalid_settings_are_refused_in_one_line(changes, words):
         api.make_settings(**changes)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+    assert "--" not in str(error.value)  # an option of the command line
 
 
 def test_numbers_are_converted():
@@ -73,6 +79,53 @@ def test_floats_can_be_split_off_and_put_back():
     other = api.make_settings(gamma=0.8, tau0=0.1)
     assert repr(config.static(settings)) == repr(config.static(other))
     assert repr(config.static(settings)) != repr(config.static(api.make_settings(depth=21)))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("gym:CartPole-v1", config.Gym("CartPole-v1")),
+        ("gymnasium:CartPole-v1", config.Gym("CartPole-v1")),
+        ("CartPole-v1", config.Gym("CartPole-v1")),
+        ("ALE/Pong-v5", config.Gym("ALE/Pong-v5")),
+        ("MiniGrid-DoorKey-8x8-v0", config.Gym("MiniGrid-DoorKey-8x8-v0")),
+        ("package.module:Id-v0", config.Gym("package.module:Id-v0")),
+        ("envs:MyEnv", config.Gym("envs:MyEnv")),
+        ("gym:envs:MyEnv", config.Gym("envs:MyEnv")),
+        ("gymnax:CartPole-v1", config.Gymnax("CartPole-v1")),
+    ],
+)
+def test_environments_have_these_names(name, settings):
+    assert config.parse_env(name) == settings
+    assert config.parse_env(config.env_name(settings)) == settings
+
+
+def test_keyword_arguments_of_an_environment_are_one_text_however_they_are_given():
+    texts = {
+        api.make_settings("CartPole-v1", env_kwargs=given).env.env_kwargs
+        for given in ({"b": [1, None], "a": 0.5}, '{"a":0.5,"b":[1,null]}')
+    }
+    assert texts == {'{"a": 0.5, "b": [1, null]}'}
+
+
+def test_a_suggestion_is_close_or_part_of_the_name():
+    known = ["learning_rate", "every_bonus", "agent", "stop_when_solved"]
+    assert config.closest("learning_rat", known) == "learning_rate"
+    assert config.closest("agent_name", known) == "agent"
+    assert config.closest("solved", known) == "stop_when_solved"
+    assert config.closest("verbose", known) is None
+
+
+def test_every_setting_has_a_text_and_is_listed():
+    for env in ("deep-sea", "gymnax:CartPole-v1", "CartPole-v1"):
+        for agent in PRESETS:
+            listed = api.settings(env, agent)
+            settings = api.make_settings(env, agent)
+            hidden = {"id", "agent"}
+            names = {config.keyword(path[-1], hint) for path, hint, _ in config.leaves(settings)}
+            assert names - hidden == listed.keys()
+            assert all(text for _, text in listed.values())
+    assert api.settings()["depth"][0] == 20
 
 
 def test_settings_are_frozen():

@@ -1,11 +1,12 @@
 """The Python API: `train`, its `Result`, and `load`."""
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ersac import config, display
 from ersac.config import Experiment, SettingsError, Track, check, default_run, override, parse_env
@@ -24,6 +25,8 @@ from ersac.runs.session import (
 
 if TYPE_CHECKING:
     from ersac.policy.policy import Policy
+    from ersac.sweeps.grid import GridRun, SweepResult
+    from ersac.sweeps.runner import Engine, Report
 
 __all__ = [
     "Result",
@@ -32,12 +35,29 @@ __all__ = [
     "make_settings",
     "read_result",
     "run_experiment",
+    "settings",
+    "sweep",
     "train",
 ]
 
 EnvLike = str | Callable[[], Any]  # a name, or a function that creates a Gymnasium environment
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def speak_python(function: Function) -> Function:
+    """Let the errors of a function name settings as in Python, not as options."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except SettingsError as error:
+            raise SettingsError(config.without_dashes(str(error))) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+@speak_python
 def make_settings(
     env: EnvLike = "deep-sea",
     agent: str = "ersac",
@@ -67,6 +87,7 @@ def resolve_env(env: EnvLike) -> config.Environment:
     )
 
 
+@speak_python
 def train(
     env: EnvLike = "deep-sea",
     *,
@@ -83,8 +104,8 @@ def train(
     """Train an agent.
 
     Args:
-        env: `deep-sea`, `gymnax:ID`, `gym:ID`, or a class or function that returns a Gymnasium
-            environment when it is called.
+        env: `deep-sea`, `gymnax:ID`, a Gymnasium id, `module:Class`, or a class or function that
+            returns a Gymnasium environment when it is called.
         agent: a preset, such as `ersac`, `ersac-replay`, `vanilla` or `boot-dqn`; `ersac --help`
             lists them.
         uncertainty: the estimator of epistemic uncertainty, such as `ensemble` or `counts`, or a
@@ -95,7 +116,7 @@ def train(
         show: show progress.
         tensorboard, wandb: log to `out`/tensorboard or `out`/wandb (offline).
         **changes: any setting by the name of its option, such as depth, seeds, seed, episodes,
-            steps, gamma or hidden; `ersac train ENV --help` lists them.
+            steps, gamma or hidden; `ersac.settings(env)` lists them.
 
     Returns:
         A Result: the episodes and metrics of every seed, `summary()`, `policy`, `evaluate()`,
@@ -145,6 +166,86 @@ def load(
     )
 
 
+def settings(
+    env: EnvLike = "deep-sea",
+    agent: str = "ersac",
+    uncertainty: str | Callable[..., Any] | None = None,
+) -> dict[str, tuple[Any, str]]:
+    """Return every setting of an agent in an environment: its default and what it means.
+
+    Example:
+        for name, (default, meaning) in ersac.settings("CartPole-v1").items():
+            print(f"{name} = {default}: {meaning}")
+    """
+    found = {}
+    defaults = make_settings(env, agent, uncertainty)
+    for path, hint, value in config.leaves(defaults):
+        owner: Any = functools.reduce(getattr, path[:-1], defaults)
+        if text := config.field_docs(type(owner)).get(path[-1]):
+            found[config.keyword(path[-1], hint)] = (value, text)
+    return found
+
+
+@speak_python
+def sweep(
+    grid: dict[str, list[Any]],
+    *,
+    seeds: int | Sequence[int] = 3,
+    out: str | Path,
+    engine: str = "local",
+    show: bool = True,
+    **settings: Any,
+) -> "SweepResult":
+    """Train every combination of some settings with every seed; what has ended is not run again.
+
+    The same call starts a sweep and continues it, after a crash too, with the same bits.
+
+    Args:
+        grid: a list of values for each setting to vary; `env`, `agent` and `uncertainty` too.
+        seeds: how many, from 0 on, or a list of them.
+        out: the directory of the sweep, which has a directory for each run.
+        engine: `local`, or `ray` (needs ersac[ray]; RAY_ADDRESS names a cluster).
+        show: show progress.
+        **settings: `env`, `agent`, `uncertainty` and settings, the same in every run.
+
+    Returns:
+        A SweepResult: `runs`, the directories of the runs that have ended, and the names of those
+        that `failed` or are `missing`, with the reason.
+
+    Raises:
+        SettingsError: a setting is unknown or out of its range, or `out` holds something else.
+
+    Example:
+        ersac.sweep({"gamma": [0.99, 0.995]}, seeds=5, env="CartPole-v1", steps=50_000, out="sweep")
+    """
+    from ersac.sweeps import engines
+    from ersac.sweeps import grid as grids
+
+    runs = grids.list_runs(grids.GridSweep(grid, seeds, settings), make_settings)
+    report = run_grid(runs, Path(out), engines.find_engine(engine), show)
+    directories = [Path(out) / run.name for run in runs]
+    stopped = {*report.failed, *report.missing, *report.refused}
+    ended = [directory for directory in directories if directory.name not in stopped]
+    return grids.SweepResult(Path(out), ended, report.failed, report.missing | report.refused)
+
+
+def run_grid(
+    runs: "Sequence[GridRun]",
+    home: Path,
+    engine: "Engine",
+    show: bool,
+    poll: Callable[[], int] = lambda: 0,
+) -> "Report":
+    """Run what has not ended of a grid, after a check of every environment in it."""
+    from ersac.sweeps.grid import plan_grid
+    from ersac.sweeps.runner import run_plan
+
+    for env in {run.settings.env: None for run in runs}:
+        check_env(env, display.note)
+    plan = plan_grid(home, runs, run_experiment)
+    return run_plan(plan, engine, display.make_sweep_display(show), poll)
+
+
 def run_experiment(
     settings: Experiment,
     out: Path | None,
@@ -186,7 +287,7 @@ def check_before_start(settings: Experiment, out: Path | None, track: Track) -> 
     env = settings.env
     if env.depth is not None:
         config.check_memory(settings)  # the size of other environments is known once they exist
-    if env.on_host and isinstance(env.make, str):
+    if env.on_host and config.is_text_only(env.make):
         raise SettingsError(
             f"{env.id} was created in Python; resume it there: "
             f"ersac.train({env.id}, out=..., resume=True)"

@@ -11,5 +11,5 @@ def require_package(user: str, package: str, extra: str | None = None) -> None:
     extra: the extra of ersac that installs it; None: it is installed by its own name.
     """
     if importlib.util.find_spec(package) is None:
-        install = package if extra is None else f'"ersac[{extra}]"'
+        install = package if extra is None else f'".[{extra}]" in a checkout of ersac'
         raise SettingsError(f"{user} needs {package}: pip install {install}")

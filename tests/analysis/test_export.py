@@ -170,5 +170,5 @@ def test_errors_are_one_line(ersac, tmp_path, monkeypatch):
     assert ersac("export", "ersac", "--to", "x.parquet") == (
         2,
         [],
-        ['ersac: --to x.parquet needs pyarrow: pip install "ersac[track]"'],
+        ['ersac: --to x.parquet needs pyarrow: pip install ".[track]" in a checkout of ersac'],
     )

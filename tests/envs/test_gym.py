@@ -452,7 +452,7 @@ class TestIds:
 
     def test_a_missing_minigrid_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "minigrid", None)
-        with pytest.raises(SettingsError, match=r'needs minigrid: pip install "ersac\[gym\]"'):
+        with pytest.raises(SettingsError, match=r'needs minigrid: pip install "\.\[gym\]"'):
             env_factory(GRID)
 
 

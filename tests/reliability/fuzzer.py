@@ -319,17 +319,20 @@ def from_python(rng: random.Random) -> dict:
 
     def allowed(text: str) -> bool:
         if text.startswith("unknown "):
-            return "; did you mean " in text or "; known: " in text
-        if text.startswith("--network must be "):
+            return any(end in text for end in ("; did you mean ", "; known: ", " lists them"))
+        if text.startswith("network must be "):
             return (
-                text
-                == f"--network must be mlp or table, not {config.short_repr(chosen['network'])}"
+                text == f"network must be mlp or table, not {config.short_repr(chosen['network'])}"
             )
-        options = {name: config.option(name, hints[name]) for name in bad if name in hints}
+        names = {
+            name: config.without_dashes(config.option(name, hints[name]))
+            for name in bad
+            if name in hints
+        }
         return any(
-            f"{option} must be {config.describe(hints[name])}, "
+            f"{shown} must be {config.describe(hints[name])}, "
             f"not {config.short_repr(changes[name])}" == text
-            for name, option in options.items()
+            for name, shown in names.items()
         )
 
     given = {**chosen, **changes}

@@ -368,11 +368,11 @@ def test_what_does_not_fit_is_refused_with_what_would(monkeypatch, tmp_path):
     config.check_memory(config.override(settings, seeds=fit))
     with pytest.raises(SettingsError):
         config.check_memory(config.override(settings, seeds=fit + 1))
-    with pytest.raises(SettingsError, match="choose a smaller --depth"):
+    with pytest.raises(SettingsError, match="choose a smaller depth"):
         api.train(out=tmp_path / "run", show=False, depth=1000, seeds=1, hidden=(60_000, 60_000))
     with pytest.raises(
         SettingsError,
-        match=r"choose a smaller --depth, --hidden, --members, --batch, --rollout or --chunk$",
+        match=r"choose a smaller depth, hidden, members, batch, rollout or chunk$",
     ):
         api.train(
             agent="boot-dqn",
@@ -408,11 +408,11 @@ def test_as_much_is_kept_as_would_fit(monkeypatch, tmp_path, agent, name, change
         lambda name, original=os.sysconf: pages if name == "SC_PHYS_PAGES" else original(name),
     )
     settings = api.make_settings(agent=agent, **{name: 10_000_000}, **changes)
-    words = r"^--seeds \d+ at --depth 20 needs about [\d,]+ GB, and this machine has 9; "
-    words += rf"--{name} \d+ would fit$"
+    words = r"^seeds \d+ at depth 20 needs about [\d,]+ GB, and this machine has 9; "
+    words += rf"{name} \d+ would fit$"
     with pytest.raises(SettingsError, match=words) as error:
         api.train(agent=agent, out=tmp_path / "run", show=False, **{name: 10_000_000}, **changes)
-    fit = int(str(error.value).split(f"--{name} ")[1].split()[0])
+    fit = int(str(error.value).split(f"{name} ")[1].split()[0])
     config.check_memory(config.override(settings, **{name: fit}))
     with pytest.raises(SettingsError, match=f"--{name} {fit} would fit"):
         config.check_memory(config.override(settings, **{name: fit + 1}))

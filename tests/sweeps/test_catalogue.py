@@ -107,7 +107,7 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
         (
             ("solve-time", "--engine", "ray"),
             2,
-            'ersac: --engine ray needs ray: pip install "ersac[ray]"\n',
+            'ersac: --engine ray needs ray: pip install ".[ray]" in a checkout of ersac\n',
         ),
     ],
 )

@@ -364,10 +364,7 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
             ("ladder-tune", "--agents", "ersac"),
             "unknown agent 'ersac'; known: vanilla-alpha-0.0003, ",
         ),
-        (
-            ("ladder", "--engine", "ray"),
-            "ladder runs one run at a time: --engine must be local, not ray",
-        ),
+        (("ladder", "--engine", "rai"), "unknown engine 'rai'; did you mean ray?"),
         (
             ("solve-time", "--tasks", "lock"),
             "--tasks and --agents are options of `ersac sweep ladder`, not of solve-time",

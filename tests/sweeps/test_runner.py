@@ -117,7 +117,7 @@ def test_batches_share_a_program_and_do_not_depend_on_existing_runs(tmp_path):
     sizes = [len(batch.instances) for batch in found[:-3]]
     assert len(sizes) == -(-40 // widest)
     assert max(sizes) - min(sizes) < len(sizes)  # even, so that most share a shape
-    assert runner.plan_batches(tmp_path, many) == found
+    assert runner.unfinished(runner.make_batches(tmp_path, many)) == found
     assert len({batch.name for batch in found}) == len(found)
 
 
@@ -141,7 +141,7 @@ def test_a_sweep_ends_and_is_not_run_again(undisturbed):
     assert report == runner.Report(5, 5, {}, {})
     report.raise_if_incomplete(home)  # raises nothing
     assert len(summaries(home)) == 5
-    assert runner.plan_batches(home, WANTED) == []
+    assert runner.unfinished(runner.make_batches(home, WANTED)) == []
     assert disk.names(home / runner.BATCHES) == []  # checkpoints go when the records are there
     before = {
         path: path.stat().st_mtime_ns for path in home.rglob("*.*") if path.name != runner.SWEEP
@@ -208,7 +208,9 @@ def test_only_damaged_runs_are_run_again(undisturbed, tmp_path):
     broken, *others = (home / instance.name for instance in WANTED[:4])
     (broken / "facts.npz").write_bytes(b"nothing")
     before = {path: (path / "summary.json").read_bytes() for path in others}
-    assert [batch.instances for batch in runner.plan_batches(home, WANTED)] == [tuple(WANTED[:4])]
+    assert [batch.instances for batch in runner.unfinished(runner.make_batches(home, WANTED))] == [
+        tuple(WANTED[:4])
+    ]
     run(home)
     assert summaries(home) == summaries(undisturbed[0])
     assert {path: (path / "summary.json").read_bytes() for path in others} == before
@@ -259,7 +261,7 @@ def test_a_run_with_nan_fails_and_the_others_are_unchanged(
     }
     with pytest.raises(exits.NonFinite, match=r"^1 of 5 runs failed; ersac runs .* lists them$"):
         report.raise_if_incomplete(home)
-    assert runner.plan_batches(home, wanted) == []  # it would only fail again
+    assert runner.unfinished(runner.make_batches(home, wanted)) == []  # it would only fail again
     assert run(home, wanted) == report
     rows = {Path(row.run).name: row for row in listing.find_runs(home)}
     assert rows[failing.name].describe_state() == f"failed: {reason}"

@@ -59,9 +59,8 @@ def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Com
     damaged pack is an error.
     """
     found: dict[str, dict[str, list[Curve]]] = {}
-    for run in read_runs(paths, note):
-        env = run.env if run.depth is None else f"{run.env}, depth {run.depth}"
-        curves = found.setdefault(env, {}).setdefault(run.agent, [])
+    for run, agent in label_variants(list(read_runs(paths, note))):
+        curves = found.setdefault(_env_label(run), {}).setdefault(agent, [])
         curves += [learning_curve(stats, run) for stats in run.seeds if len(stats.returns)]
     comparisons = [pair for env, agents in found.items() for pair in _compare_agents(env, agents)]
     if not comparisons:
@@ -138,6 +137,34 @@ def steps_to_reach(steps: np.ndarray, curve: np.ndarray, level: float) -> int | 
     below = np.flatnonzero(~(curve >= level))
     first = 0 if not len(below) else below[-1] + 1
     return int(steps[first]) if first < len(steps) else None
+
+
+def label_variants(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]:
+    """Each run with the name of its agent, and the settings in which runs of that agent differ.
+
+    So runs of a sweep over an agent's settings are not pooled.
+    """
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    flat = [dict(_flat_settings(run.settings.get("agent"))) for run in runs]
+    for run, settings in zip(runs, flat, strict=True):
+        groups.setdefault((_env_label(run), run.agent), []).append(settings)
+    for run, settings in zip(runs, flat, strict=True):
+        others = groups[_env_label(run), run.agent]
+        differ = [name for name in settings if any(o.get(name) != settings[name] for o in others)]
+        yield run, ", ".join([run.agent, *(f"{name} {settings[name]}" for name in differ)])
+
+
+def _env_label(run: RunRecord) -> str:
+    return run.env if run.depth is None else f"{run.env}, depth {run.depth}"
+
+
+def _flat_settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of an agent by name; the class of a nested part under the part's own name."""
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        if isinstance(value, dict):
+            yield from _flat_settings(value, name)
+        elif name != "kind" or prefix:
+            yield prefix if name == "kind" else name, value
 
 
 def comparisons_json(comparisons: list[Comparison]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tyro
 
 from ersac import config
 from ersac.cli import summaries
-from ersac.cli.parsing import find_value, parse
+from ersac.cli.parsing import HELP, find_value, parse, split_positional
 from ersac.config import SettingsError
 from ersac.config.presets import preset
 from ersac.runs import exits
@@ -90,14 +90,14 @@ class SweepOptions:
     """Run the missing runs of a sweep; the same command starts it and continues it."""
 
     name: Annotated[str, tyro.conf.Positional] = ""
-    """The sweep; `ersac sweep` lists them."""
+    """The sweep, which `ersac sweep` lists, or a TOML file of your own."""
     scale: str = "smoke"
     """Size: smoke (minutes on two cores), desk (hours) or paper (as many runs as in the paper)."""
-    engine: str = "local"
-    """Where to run: local, or ray (needs ersac[ray]; RAY_ADDRESS names a cluster, by default Ray
-    starts on this machine)."""
+    engine: str | None = None
+    """Where to run: local, the default, or ray (needs ersac[ray]; RAY_ADDRESS names a cluster,
+    otherwise Ray starts on this machine)."""
     out: Path | None = None
-    """Directory of the sweep; by default runs/sweeps/NAME-SCALE."""
+    """Directory of the sweep; by default runs/sweeps/NAME-SCALE, or what the file says."""
     tasks: str | None = None
     """Run only these tasks of the ladder, separated by commas."""
     agents: str | None = None
@@ -192,7 +192,11 @@ class TheoryGamesOptions:
 
 def train_command(argv: list[str]) -> int:
     """`ersac train ENV ...`."""
-    env_name, *rest = argv
+    env_name, rest = split_positional(argv, TrainOptions)
+    if env_name is None:
+        if argv and not set(HELP) & set(argv):
+            raise SettingsError("which environment? ersac train ENV, such as deep-sea")
+        env_name, rest = "deep-sea", [*argv, "--help"]
     env = config.parse_env(env_name)
     agent_name = find_value("--agent", rest)
     agent_name = "ersac" if agent_name is None else agent_name
@@ -292,6 +296,8 @@ def sweep_command(argv: list[str]) -> int:
     from ersac.sweeps import catalogue, ladder_tasks
 
     options = parse(SweepOptions(), "ersac sweep", "sweep", argv)
+    if options.name.endswith(".toml"):
+        return grid_command(options)
     if options.name in ladder_tasks.LADDERS:
         return ladder_command(options)
     if options.name not in catalogue.SWEEPS:
@@ -302,13 +308,14 @@ def sweep_command(argv: list[str]) -> int:
         raise SettingsError(
             f"--tasks and --agents are options of `ersac sweep ladder`, not of {options.name}"
         )
-    home, wanted = plan_sweep(options.name, options.scale, options.engine, options.out)
+    engine = options.engine or "local"
+    home, wanted = plan_sweep(options.name, options.scale, engine, options.out)
     if options.pack is not None:
         return pack_command(options, home, wanted)
     if options.goals_only:
         raise SettingsError("--goals-only needs --pack FILE")
     title = f"{options.name}-{options.scale}"
-    report = finish_sweep(title, wanted, home, options.engine, options.output)
+    report = finish_sweep(title, wanted, home, engine, options.output)
     print_json({"sweep": title, "out": str(home), **report._asdict()}, options.output)
     report.raise_if_incomplete(home)
     return exits.OK
@@ -332,22 +339,19 @@ def pack_command(options: SweepOptions, home: Path, wanted: list[Any]) -> int:
 def ladder_command(options: SweepOptions) -> int:
     """`ersac sweep ladder ...`."""
     from ersac.analysis import ladder_table
-    from ersac.sweeps import ladder
+    from ersac.sweeps import engines, ladder
 
     if options.pack is not None or options.goals_only:
         raise SettingsError(f"--pack and --goals-only are not options of {options.name}")
     plan = ladder.plan_ladder(options.name, options.scale, options.tasks, options.agents)
-    if options.engine != "local":
-        raise SettingsError(
-            f"{options.name} runs one run at a time: --engine must be local, not {options.engine}"
-        )
+    engine = engines.find_engine(options.engine or "local")
     home = options.out or Path("runs") / "sweeps" / plan.title
 
     from ersac import api, display
 
     screen = display.make_sweep_display(not options.output.quiet)
     with exits.SignalWatcher() as watcher:
-        result = ladder.run_ladder(plan, home, api.run_experiment, screen, watcher.poll)
+        result = ladder.run_ladder(plan, home, api.run_experiment, screen, watcher.poll, engine)
     rows = ladder_table.write_ladder(plan, home, display.note)
     if not options.output.quiet:
         lines = ladder_table.ladder_lines(plan, result, rows)
@@ -357,14 +361,36 @@ def ladder_command(options: SweepOptions) -> int:
     return exits.OK
 
 
+def grid_command(options: SweepOptions) -> int:
+    """`ersac sweep FILE.toml ...`."""
+    from ersac.sweeps import engines, grid
+
+    for name in ("tasks", "agents", "pack"):
+        if getattr(options, name) is not None:
+            raise SettingsError(f"--{name} is not an option of a sweep in a file")
+    sweep, given = grid.read_sweep_file(Path(options.name))
+    engine = engines.find_engine(options.engine or given.get("engine", "local"))
+
+    from ersac import api
+
+    runs = grid.list_runs(sweep, api.make_settings)
+    home = options.out or Path(given.get("out", Path("runs") / "sweeps" / Path(options.name).stem))
+    with exits.SignalWatcher() as watcher:
+        report = api.run_grid(runs, home, engine, not options.output.quiet, watcher.poll)
+    if not options.output.quiet:
+        summaries.print_grid(runs, home, report)
+    print_json({"sweep": home.name, "out": str(home), **report._asdict()}, options.output)
+    report.raise_if_incomplete(home)
+    return exits.OK
+
+
 def plan_sweep(name: str, scale: str, engine: str, out: Path | None) -> tuple[Path, list[Any]]:
     """The directory of a sweep, and its runs; SettingsError for an unknown name."""
     from ersac.sweeps import catalogue, engines
 
     sweep = config.pick("sweep", name, catalogue.SWEEPS)
     size = config.pick("scale", scale, sweep.sizes)
-    config.pick("engine", engine, engines.ENGINES)
-    engines.require_engine(engine)
+    engines.find_engine(engine)
     return out or Path("runs") / "sweeps" / f"{name}-{scale}", catalogue.instances(sweep, size)
 
 
@@ -466,15 +492,18 @@ def export_command(argv: list[str]) -> int:
 
 def theory_command(argv: list[str]) -> int:
     """`ersac theory ...`, `ersac theory deep-sea ...` and `ersac theory games ...`."""
-    match argv:
-        case ["deep-sea", *rest]:
-            return theory_deep_sea_command(rest)
-        case ["games", *rest]:
-            return theory_games_command(rest)
-        case [word, *_] if not word.startswith("-"):
-            raise SettingsError(
-                f"unknown subject '{word}' of theory{config.suggest(word, ['deep-sea', 'games'])}"
-            )
+    subjects = {
+        "deep-sea": (TheoryDeepSeaOptions, theory_deep_sea_command),
+        "games": (TheoryGamesOptions, theory_games_command),
+    }
+    for subject, (options_cls, command) in subjects.items():
+        word, rest = split_positional(argv, options_cls)
+        if word == subject:
+            return command(rest)
+    if argv and not argv[0].startswith("-"):
+        raise SettingsError(
+            f"unknown subject '{argv[0]}' of theory{config.suggest(argv[0], list(subjects))}"
+        )
     options = parse(TheoryOptions(), "ersac theory", "theory", argv)
     settings = config.check(options.settings)
 

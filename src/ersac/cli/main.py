@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from ersac import __version__, config
 from ersac.cli import commands
+from ersac.cli.completion import completion_command
+from ersac.cli.doctor import doctor_command
 from ersac.config.presets import PRESETS
 from ersac.runs import exits
 
@@ -16,17 +18,20 @@ USAGE = """usage: ersac COMMAND ...
   ersac resume RUN [--episodes N --exact ...]       continue a run from its last checkpoint
   ersac eval RUN [--episodes N --video FILE ...]    evaluate a trained policy
   ersac sweep NAME [--scale smoke|desk|paper ...]   run or finish a sweep, or list them
+  ersac sweep FILE.toml [--engine local|ray ...]    the same for a sweep of your own
   ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper, or list them
   ersac runs [DIR]                                  list runs and sweeps with their status
   ersac compare PATH [PATH ...]                     compare agents: returns with 95 % intervals
   ersac export RUN [RUN ...] --to FILE              write records to CSV or Parquet
   ersac theory [deep-sea|games] [--depth N ...]     tabular experiments: regret and its bound
   ersac bench [--quick --json ...]                  measure speed
+  ersac doctor                                      show versions, devices and extras; try a run
+  ersac completion bash|zsh                         print a completion script for a shell
   ersac --version                                   print the version
 
-`ersac COMMAND --help` lists the options of a command, `ersac train ENV --help` those of an agent.
+`ersac COMMAND --help` lists the most used options of a command, --help-all every option.
 
-environments: deep-sea, gymnax:ID, gym:ID (for example gym:CartPole-v1)
+environments: deep-sea, gymnax:ID, an id of Gymnasium (CartPole-v1), module:Class
 agents:       {agents}
 """
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
@@ -40,6 +45,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "export": commands.export_command,
     "theory": commands.theory_command,
     "bench": commands.bench_command,
+    "doctor": doctor_command,
+    "completion": completion_command,
 }
 
 
@@ -62,11 +69,13 @@ def main(argv: list[str] | None = None) -> None:
 def dispatch(argv: list[str]) -> int:
     """Run the command that the first argument names, and return its exit code."""
     match argv:
-        case [] | ["-h" | "--help", *_] | ["train"] | ["train", "-h" | "--help"]:
+        case [] | ["-h" | "--help" | "--help-all" | "help"]:
             agents = textwrap.fill(", ".join(PRESETS), 80, break_on_hyphens=False)
             print(USAGE.format(agents=agents.replace("\n", "\n" + 14 * " ")), end="")
             return exits.OK
-        case ["--version"]:
+        case ["help", name, *rest] if not name.startswith("-"):
+            return dispatch([name, *rest, "--help"])
+        case ["-V" | "--version"]:
             print(f"ersac {__version__}")
             return exits.OK
         case [name, *rest]:

@@ -1,25 +1,34 @@
 """Options parsed by tyro; its error messages become one line."""
 
 import contextlib
-import difflib
+import dataclasses
 import io
 import itertools
 import re
+import typing
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import tyro
 
 from ersac import config
+from ersac.cli.help import help_page
 from ersac.config import SettingsError
 
 Options = TypeVar("Options")
+HELP = ("-h", "--help", "--help-all")
 
 
 def parse(default: Options, program: str, subject: str, argv: list[str]) -> Options:
     """The options in `argv`, the others as in `default`; SettingsError if tyro rejects them.
 
     program: as in 'ersac train'; subject: whose options these are, as it reads in an error.
+    `--help` prints a page and `--help-all` every option; both exit.
     """
+    if set(HELP[:2]) & set(argv):
+        print(help_page(default, program))
+        raise SystemExit(0)
+    argv = ["--help"] if "--help-all" in argv else argv
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -40,10 +49,8 @@ def explain(complaint: str, default: Any, subject: str, argv: list[str]) -> str:
     ]
     for name in words:
         if name.startswith("--") and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            return f"unknown option {name} of {subject}" + (
-                f"; did you mean {close[0]}?" if close else "; --help lists them"
-            )
+            where = config.suggest(name, known, "--help-all")
+            return f"unknown option {name} of {subject}{where}"
     found = re.search(r"(?:parsing|argument) '?(--[a-z0-9-]+)", " ".join(complaint.split()))
     if found and found[1] in hints and found[1] in words:
         first, *rest = argv[words.index(found[1]) :]
@@ -56,6 +63,52 @@ def explain(complaint: str, default: Any, subject: str, argv: list[str]) -> str:
         return f"{found[1]} must be {config.describe(hints[found[1]])}, not {value}"
     text = " ".join(re.sub(r"[^\x20-\x7e]+", " ", complaint).split())
     return config.truncate(re.sub(r"^(.+?) (?=\1)| For full helptext.*", "", text))
+
+
+def option_types(cls: type) -> Iterator[tuple[str, Any]]:
+    """The options of a command and their types, with those of every kind of nested settings."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for name in (field.name for field in dataclasses.fields(cls)):
+        hint = hints[name]
+        nested = [
+            part
+            for part in (hint, *typing.get_args(hint))
+            if isinstance(part, type) and dataclasses.is_dataclass(part)
+        ]
+        for part in nested:
+            yield from option_types(part)
+        if not nested:
+            yield config.option(name, hint), hint
+
+
+def split_positional(argv: list[str], cls: type) -> tuple[str | None, list[str]]:
+    """The first word that is neither an option nor the value of one, and the other words.
+
+    cls: the options of the command; one that is unknown is taken to have one value.
+    """
+    hints = dict(option_types(cls))
+    values = 0.0  # how many of the next words belong to the option before them
+    for index, word in enumerate(argv):
+        if word.startswith("-") and not is_number(word):
+            name = word.replace("_", "-")
+            hint = hints.get(name)
+            is_switch = hint is bool or name.startswith("--no-") or "=" in word
+            is_list = typing.get_origin(hint) is tuple
+            values = 0 if is_switch or name in HELP else float("inf") if is_list else 1
+        elif values and (values == 1 or is_number(word)):
+            values -= 1
+        else:
+            return word, argv[:index] + argv[index + 1 :]
+    return None, argv
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def find_value(option: str, argv: list[str]) -> str | None:

@@ -100,3 +100,20 @@ def print_runs(rows: list[Any]) -> None:
         print(f"sweep {sweep.sweep}: {ended} ({sweep.directory})")
     if not rows:
         print("no runs here")
+
+
+def print_grid(runs: Iterable[Any], home: Any, report: Any) -> None:
+    """Print a line for each combination of a grid: the results of its seeds."""
+    from ersac.runs import run_dir
+
+    points: dict[str, list[float]] = {}
+    for run in runs:
+        name = ", ".join(f"{name} {value}" for name, value in run.point.items()) or "all"
+        found = points.setdefault(name, [])
+        if summary := run_dir.valid_summary(home / run.name, run.settings):
+            row = summary["per_seed"][0]
+            found.append(row["mean_return"] if "mean_return" in row else row["solved_reliable"])
+    for name, found in points.items():
+        ended = [_format_number(value) for value in found]
+        print(f"{name}: {', '.join(ended) or 'no run has ended'}")
+    print(f"{report.ended} of {report.wanted} runs have ended; they are in {home}", flush=True)

@@ -1,12 +1,22 @@
 """Settings of the environments, and the traits by which the rest of the code tells them apart."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from ersac.config.fields import Callables, Range, SettingsError, override, pick, short_repr
+from ersac.config.fields import (
+    Callables,
+    JsonObject,
+    Range,
+    SettingsError,
+    closest,
+    override,
+    pick,
+    short_repr,
+)
 
 
 @dataclass(frozen=True)
@@ -99,10 +109,15 @@ class Gym:
     max_staleness: Annotated[int, Range(1, 1_000)] = 1
     """Without --lockstep, how many rollouts old the parameters of the actor may be."""
     normalisation: Normalise = Normalise()
+    env_kwargs: Annotated[str, JsonObject()] | None = None
+    """Keyword arguments of the environment, a JSON object such as '{"size": 8}'; default: none."""
 
 
 Environment = DeepSea | Gymnax | Gym
 ENVIRONMENTS: dict[str, type[Environment]] = {"deep-sea": DeepSea, "gymnax": Gymnax, "gym": Gym}
+ALIASES = {"gymnasium": "gym"}
+# Without a prefix, a Gymnasium id (Name-v0, namespace/Name-v0) or an object in a module.
+GYM_NAME = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 
 def env_name(env: Environment) -> str:
@@ -112,8 +127,19 @@ def env_name(env: Environment) -> str:
 
 
 def parse_env(name: str) -> Environment:
-    """The settings of the environment `deep-sea`, `gymnax:ID` or `gym:ID`, with defaults."""
+    """The settings of an environment by its name, with defaults.
+
+    name: `deep-sea`, `gymnax:ID`, `gym:ID`, a bare Gymnasium id or `module:Class`.
+    """
     prefix, _, env_id = name.partition(":") if isinstance(name, str) else (name, "", "")
+    prefix = ALIASES.get(prefix, prefix)
+    if isinstance(name, str) and closest(prefix, ENVIRONMENTS) is None:
+        if GYM_NAME.fullmatch(name):
+            return Gym(id=name)
+        raise SettingsError(
+            f"unknown environment {short_repr(name)}; known: deep-sea, gymnax:ID, gym:ID, "
+            "an id of Gymnasium such as CartPole-v1, module:Class"
+        )
     cls = pick("environment", prefix, ENVIRONMENTS)
     if not cls.id:
         if env_id:

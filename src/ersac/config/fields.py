@@ -1,10 +1,15 @@
 """The parts of every settings dataclass: ranges, checks, overrides, traced and static values."""
 
+import ast
 import dataclasses
 import difflib
 import functools
+import inspect
+import json
 import math
 import numbers
+import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -12,6 +17,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 MAX_VALUE_CHARS = 100  # of a value that an error message quotes
+MAX_KNOWN = 16  # names that an error message lists
+CLOSE, CLOSE_IF_SHORT = 0.75, 0.6  # difflib's ratio from which a name is suggested
+SHORT = 4  # letters
 T = TypeVar("T")
 
 
@@ -55,8 +63,37 @@ class Callables:
         return all(callable(getattr(value, name, None)) for name in self.names)
 
 
+@dataclass(frozen=True)
+class JsonObject:
+    """A JSON object, kept as its text with sorted keys; in Python it may be given as a dict."""
+
+    def normal_text(self, value: Any) -> str:
+        """The object as text; ValueError where it is none."""
+        try:
+            data = json.loads(value) if isinstance(value, str) else value
+            if isinstance(data, dict) and all(isinstance(name, str) for name in data):
+                return json.dumps(data, sort_keys=True, allow_nan=False)
+        except (TypeError, RecursionError) as error:
+            raise ValueError(value) from error
+        raise ValueError(value)
+
+
 class NotStored(str):
     """The text of a Python object, in settings that were read from a file."""
+
+
+def import_path(value: Any) -> str | None:
+    """`module:Class` of a class that another process can import; None for anything else."""
+    if not isinstance(value, type) or value.__module__ in ("__main__", "builtins"):
+        return None
+    if "<" in value.__qualname__:  # a class inside a function
+        return None
+    return f"{value.__module__}:{value.__qualname__}"
+
+
+def is_text_only(value: Any) -> bool:
+    """Whether a Python object was read as a text that does not say where to import it from."""
+    return isinstance(value, NotStored) and not re.fullmatch(r"[\w.]+:[\w.]+", value)
 
 
 Count = Annotated[int, Range(1)]
@@ -75,17 +112,36 @@ Mu = Annotated[float, Range(0, 100)]
 Rate = Annotated[float, Range(0, 1)]
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean NAME?' if a known name is close to `word`, else the list of known names."""
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that `word` was probably meant to be; None if none is close."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+    cutoff = CLOSE if len(word) > SHORT else CLOSE_IF_SHORT  # one letter is much of a short word
+    if close := difflib.get_close_matches(word, known, n=1, cutoff=cutoff):
+        return close[0]
+    words = lambda name: set(re.split("[-_]", name.lower().removeprefix("--")))
+    related = [name for name in known if words(name) < words(word) or words(word) < words(name)]
+    return related[0] if len(related) == 1 else None
 
 
-def pick(noun: str, name: str, known: dict[str, T]) -> T:
+def suggest(word: str, known: Iterable[str], where: str = "") -> str:
+    """'; did you mean NAME?' if a known name is close to `word`, else the list of known names.
+
+    where: what lists them, named instead of a long list.
+    """
+    known = list(known)
+    if close := closest(word, known):
+        return f"; did you mean {close}?"
+    return (
+        f"; {where} lists them"
+        if where and len(known) > MAX_KNOWN
+        else (f"; known: {', '.join(known)}")
+    )
+
+
+def pick(noun: str, name: str, known: dict[str, T], where: str = "") -> T:
     """Look up a name; SettingsError 'unknown NOUN NAME; did you mean ...' if it does not exist."""
     if not isinstance(name, str) or name not in known:
-        suggestion = suggest(name if isinstance(name, str) else "", known)
+        suggestion = suggest(name if isinstance(name, str) else "", known, where)
         raise SettingsError(f"unknown {noun} {short_repr(name)}{suggestion}")
     return known[name]
 
@@ -122,6 +178,19 @@ def leaves(
 
 
 @functools.cache
+def field_docs(cls: Any) -> dict[str, str]:
+    """The docstring below each field of a settings class, on one line."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for field, text in zip(tree.body, tree.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(doc))):
+                docs[name] = " ".join(doc.split())
+    return docs
+
+
+@functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
 
@@ -138,7 +207,8 @@ def override(settings: T, **changes: Any) -> T:
     paths = {keyword(path[-1], hint): path for path, hint, _ in leaves(settings)}
     for name, value in changes.items():
         name = "lambda" if name == "lam" else name  # a reserved word cannot be a keyword
-        settings = replace_at(settings, pick("setting", name, paths), value)
+        path = pick("setting", name, paths, "ersac.settings()")
+        settings = replace_at(settings, path, value)
     return settings
 
 
@@ -185,6 +255,12 @@ def option(name: str, hint: Any = None) -> str:
     return "--" + keyword(name, hint).replace("_", "-")
 
 
+def without_dashes(text: str) -> str:
+    """A text with settings named as in Python: learning_rate instead of --learning-rate."""
+    name = lambda found: found[1].replace("-", "_").replace("lambda", "lam")
+    return re.sub(r"(?<![\w'\"-])--(?!no-)([a-z][a-z0-9-]*)", name, text)
+
+
 def describe(hint: Any) -> str:
     """The valid values of a setting, as they read after 'must be'."""
     match typing.get_origin(hint), typing.get_args(hint):
@@ -196,6 +272,8 @@ def describe(hint: Any) -> str:
             return f"one or more of: {describe(item_type)}"
         case origin, (_, Callables(description), *_) if origin is Annotated:
             return f"{description} or none"
+        case origin, (_, JsonObject(), *_) if origin is Annotated:
+            return """a JSON object such as '{"size": 8}'"""
         case origin, (base, *extras) if origin is Annotated:
             return " ".join(
                 [describe(base), *(str(extra) for extra in extras if isinstance(extra, Range))]
@@ -221,6 +299,8 @@ def _convert(hint: Any, value: Any) -> Any:
             if not isinstance(items, list | tuple | range) or not items:
                 raise ValueError(value)
             return tuple(_convert(item_type, item) for item in items)
+        case origin, (_, JsonObject() as json_object, *_) if origin is Annotated:
+            return json_object.normal_text(value)
         case origin, (base, *extras) if origin is Annotated:
             value = _convert(base, value)
             given = value is not None and not isinstance(value, NotStored)

@@ -23,9 +23,9 @@ def check_env(settings: config.Environment, on_warning: Callable[[str], None]) -
         make_env(settings)
     if isinstance(settings, config.Gym):
         from ersac.envs.gym.check import check_gym_env
-        from ersac.envs.gym.make import env_factory
+        from ersac.envs.gym.make import factory_of
 
-        check_gym_env(settings.make or env_factory(settings.id), on_warning)
+        check_gym_env(factory_of(settings), on_warning)
 
 
 def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
@@ -43,9 +43,9 @@ def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
 
 def make_host_env(settings: config.Gym) -> HostEnv:
     """The environments on the host that the settings describe."""
-    from ersac.envs.gym.make import env_factory, host_env, reward_threshold  # an extra
+    from ersac.envs.gym.make import factory_of, host_env, reward_threshold  # an extra
 
-    make = settings.make or env_factory(settings.id)
+    make = factory_of(settings)
     env = host_env(make, settings.id, settings.envs, settings.workers, settings.frames)
     target = reward_threshold(settings.id) if settings.target is None else settings.target
     return env._replace(target=target)

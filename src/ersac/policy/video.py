@@ -63,8 +63,8 @@ def check_video(env: config.Environment, path: Path | None) -> None:
 
 
 def require_env_factory(env: config.Gym) -> None:
-    """SettingsError where the environment's factory is a Python function, stored as its name."""
-    if isinstance(env.make, str):
+    """SettingsError where the environment's factory is a Python function, stored as its text."""
+    if config.is_text_only(env.make):
         raise SettingsError(
             f"{env.id} is created by a Python function, which is not stored: call "
             "result.evaluate() in Python, or ersac.load(FILE, make=...).evaluate()"
@@ -73,13 +73,12 @@ def require_env_factory(env: config.Gym) -> None:
 
 def make_single_env(env: config.Gym, **options: Any) -> Any:
     """One Gymnasium environment; `options` are passed on if its factory accepts them."""
-    from ersac.envs.gym.make import env_factory
+    from ersac.envs.gym.make import factory_of
 
     require_env_factory(env)
-    if env.make is None:
-        make = env_factory(env.id, **options)
-    else:
-        make = partial(env.make, **(options if accepts(env.make, options) else {}))
+    make = factory_of(env)
+    if env.make is None or accepts(make, options):  # gymnasium.make takes a render mode
+        make = partial(make, **options)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters in Gymnasium's warnings is checked here

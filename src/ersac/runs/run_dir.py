@@ -26,6 +26,9 @@ RESULTS, PICTURE = "facts.npz", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
 NOT_HASHED = {"checkpoint_seconds", "make", "estimator"}  # no effect on the numbers, or named
 FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only their text is stored
+# Settings that are newer than the format: a file without one of them means this value, and a value
+# like this does not change the hash.
+ADDED: dict[str, Any] = {"env_kwargs": None}
 JSON_TYPES = (bool, int, float, str, tuple, type(None))  # anything else is stored as its text
 SETTINGS_FORMAT = 2  # 1 had the fields env, agent, learner, run
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
@@ -185,6 +188,8 @@ def settings_json(settings: Any) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": type(settings).__name__}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
+        if field.name in FROM_PYTHON:
+            value = config.import_path(value) or value
         data[field.name] = settings_json(value) if is_settings(value) else value
     return data
 
@@ -193,11 +198,11 @@ def settings_from_json(data: dict[str, Any]) -> Any:
     """Return nested settings from JSON data; their values are not checked yet."""
     cls = getattr(config, data["kind"])
     names = {field.name for field in dataclasses.fields(cls)}
-    if other := names ^ (data.keys() - {"kind", "hash", "format"}):
+    if other := (names ^ (data.keys() - {"kind", "hash", "format"})) - ADDED.keys():
         raise KeyError(*other)
     values: dict[str, Any] = {}
     for name in names:
-        value = data[name]
+        value = data.get(name, ADDED.get(name))
         if name in FROM_PYTHON and isinstance(value, str):
             value = config.NotStored(value)
         values[name] = settings_from_json(value) if isinstance(value, dict) else value
@@ -213,7 +218,9 @@ def is_settings(value: Any) -> bool:
 def settings_hash(settings: Experiment) -> str:
     """Return twelve hexadecimal digits that identify the settings."""
     flat = {
-        ".".join(path): value for path, _, value in leaves(settings) if path[-1] not in NOT_HASHED
+        ".".join(path): value
+        for path, _, value in leaves(settings)
+        if path[-1] not in NOT_HASHED and (path[-1], value) not in ADDED.items()
     }
     return seal.json_digest(flat)[:12]
 

@@ -1,4 +1,4 @@
-"""Engines run the batches of a sweep: in this process, or on Ray. No jax here."""
+"""Engines run the units of a sweep: in this process, or on Ray. No jax here."""
 
 import contextlib
 import logging
@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ersac.config import pick
 from ersac.packages import require_package
 from ersac.runs import disk, exits, run_dir
-from ersac.sweeps.runner import RESUME_HINT, Batch, Engine, OnBatchSteps, Outcome, try_batch
+from ersac.sweeps.runner import RESUME_HINT, Engine, OnUnitSteps, Outcome, Unit, try_unit
 
 POLL_SECONDS = 1.0
-RETRIES = 5  # of a batch whose worker died
+RETRIES = 5  # of a unit whose worker died
 STORE_BYTES = 100_000_000  # Ray's object store: driver and workers exchange almost nothing
 # The first is for systems on which Ray is never a cluster: without it Ray listens on every address
 # of the machine.
@@ -27,22 +28,22 @@ STOP = "stop"  # a file in the sweep's directory that asks all workers to save a
 
 
 def run_local(
-    todo: Sequence[Batch], on_steps: OnBatchSteps, poll: Callable[[], int]
+    todo: Sequence[Unit], on_steps: OnUnitSteps, poll: Callable[[], int]
 ) -> Iterator[Outcome]:
-    """Run one batch after the other in this process; each uses every core."""
-    for batch in todo:
+    """Run one unit after the other in this process; each uses every core."""
+    for unit in todo:
         if number := poll():
             raise exits.Stopped(number, f"stopped; {RESUME_HINT}")
-        yield try_batch(batch, partial(on_steps, batch), poll)
+        yield try_unit(unit, partial(on_steps, unit), poll)
 
 
 def run_on_ray(
-    todo: Sequence[Batch], on_steps: OnBatchSteps, poll: Callable[[], int]
+    todo: Sequence[Unit], on_steps: OnUnitSteps, poll: Callable[[], int]
 ) -> Iterator[Outcome]:
-    """Run each batch as a Ray task, on this machine or on the cluster that RAY_ADDRESS names.
+    """Run each unit as a Ray task, on this machine or on the cluster that RAY_ADDRESS names.
 
     All machines of a cluster must share the sweep's directory. A task takes as many cores as this
-    machine has: on the same number of cores a batch has the same bits. If its worker dies, the next
+    machine has: on the same number of cores a unit has the same bits. If its worker dies, the next
     one resumes from the last checkpoint.
     """
     if not todo:
@@ -51,21 +52,21 @@ def run_on_ray(
     ray = _start_ray(cores)
     try:
         task = ray.remote(num_cpus=cores, max_retries=RETRIES)(_run_on_worker)
-        pending = {task.remote(_with_absolute_path(batch)): batch for batch in todo}
+        pending = {task.remote(unit.at(Path(unit.home).absolute())): unit for unit in todo}
         number = 0
         while pending:
             for reference in ray.wait(list(pending), timeout=POLL_SECONDS)[0]:
-                batch = pending.pop(reference)
+                unit = pending.pop(reference)
                 try:
                     outcome = ray.get(reference)
                 except ray.exceptions.RayError as error:
                     reason = str(error).splitlines()[0]
-                    outcome = Outcome(batch, {}, f"its worker died {RETRIES + 1} times: {reason}")
+                    outcome = Outcome(unit, {}, f"its worker died {RETRIES + 1} times: {reason}")
                 if outcome is not None:
-                    yield outcome._replace(batch=batch)
-            for batch in pending.values():
-                if batch.directory.exists():
-                    on_steps(batch, batch.steps_saved())
+                    yield outcome._replace(unit=unit)
+            for unit in pending.values():
+                if unit.directory.exists():
+                    on_steps(unit, unit.steps_saved())
             if not number and (number := poll()):
                 disk.write(stop, b"")
         if number:
@@ -79,10 +80,12 @@ def run_on_ray(
 ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_on_ray}
 
 
-def require_engine(engine: str) -> None:
-    """Raise SettingsError where the package of an engine is not installed."""
-    if engine == "ray":
+def find_engine(name: str) -> Engine:
+    """The engine of that name; SettingsError if it is unknown or its package is missing."""
+    engine = pick("engine", name, ENGINES)
+    if name == "ray":
         require_package("--engine ray", "ray", "ray")
+    return engine
 
 
 def _start_ray(cores: int) -> Any:
@@ -106,16 +109,11 @@ def _start_ray(cores: int) -> Any:
     return ray
 
 
-def _run_on_worker(batch: Batch) -> Outcome | None:
-    """Run a batch on a Ray worker; None if it was stopped."""
-    stop = batch.home / STOP
+def _run_on_worker(unit: Unit) -> Outcome | None:
+    """Run a unit on a Ray worker, which has another working directory; None if it was stopped."""
+    stop = unit.home / STOP
     if stop.exists():
         return None
     with contextlib.suppress(exits.Stopped):
-        return try_batch(batch, lambda steps: None, lambda: signal.SIGTERM if stop.exists() else 0)
+        return try_unit(unit, lambda steps: None, lambda: signal.SIGTERM if stop.exists() else 0)
     return None
-
-
-def _with_absolute_path(batch: Batch) -> Batch:
-    """The batch with an absolute path: a worker has another working directory."""
-    return batch._replace(home=Path(batch.home).absolute())

@@ -1,12 +1,6 @@
-"""Run a ladder: every agent in every task with every seed, as ordinary runs. No jax here.
+"""Run a ladder: every agent in every task with every seed, as ordinary runs. No jax here."""
 
-Each cell has a directory of its own. A cell that has ended is skipped; one that was stopped resumes
-from its checkpoint.
-"""
-
-import contextlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +9,9 @@ from ersac.config import Experiment, SettingsError, check, default_run, override
 from ersac.config.presets import preset
 from ersac.envs.make import require_env_package
 from ersac.packages import require_package
-from ersac.runs import exits, run_dir
-from ersac.sweeps import runner
+from ersac.runs import run_dir
+from ersac.sweeps import engines, runner
+from ersac.sweeps.cells import CellUnit
 from ersac.sweeps.ladder_tasks import ALPHA, LADDERS, TASKS, LadderAgent
 
 
@@ -120,108 +115,21 @@ class LadderReport(NamedTuple):
     refused: dict[str, str]  # cells whose settings were refused, with the reason
 
 
-class _LadderProgress:
-    """Passed to each cell as its display; shows the progress of the whole ladder."""
-
-    def __init__(self, cells: Sequence[Cell], ended: int, screen: display.Display) -> None:
-        self.screen, self.start = screen, time.monotonic()
-        self.total_steps = sum(cell.settings.run.steps or 0 for cell in cells)
-        self.cells, self.ended, self.failed = len(cells), ended, 0
-        self.steps_done = 0  # of cells that have ended or failed
-        self.steps_this_session = 0
-
-    def show(self, status: display.Status) -> None:
-        """Show the ladder with the steps of the current cell added."""
-        self._show(status.done)
-
-    def close(self) -> None:
-        """Nothing: the next cell uses the same screen."""
-
-    def end_cell(self, steps: int, was_run: bool, failed: bool) -> None:
-        """Count a cell, run in this session or before."""
-        self.steps_done += steps
-        self.steps_this_session += steps if was_run else 0
-        self.ended += was_run and not failed
-        self.failed += failed
-        self._show(0)
-
-    def _show(self, current_steps: int) -> None:
-        runs = (self.ended, self.cells)
-        self.screen.show(
-            display.SweepStatus(
-                self.steps_done + current_steps,
-                self.total_steps,
-                self.steps_this_session + current_steps,
-                time.monotonic() - self.start,
-                *runs,
-                *runs,
-                self.failed,
-            )
-        )
-
-
-class _CellErrors(NamedTuple):
-    """Reasons by the name of the cell."""
-
-    failed: dict[str, str]  # non-finite numbers: another attempt fails again
-    missing: dict[str, str]  # another attempt may succeed
-    refused: dict[str, str]  # the settings were not accepted
-
-
 def run_ladder(
     plan: LadderPlan,
     home: Path,
     train: Callable[..., Any],
     screen: display.Display,
     poll: Callable[[], int] = lambda: 0,
+    engine: runner.Engine = engines.run_local,
 ) -> LadderReport:
-    """Run the selected cells that have not ended, one after the other.
+    """Run the selected cells that have not ended.
 
     train: `ersac.api.run_experiment`, which this module may not import.
     poll: returns the number of a signal, or 0; after a signal the current cell writes a checkpoint
     and Stopped is raised.
     """
-    cells = plan.selected
-    errors = _CellErrors({}, {}, {})
-    with runner.lock_sweep(home, plan.title, plan.cells), contextlib.closing(screen):
-        finished = {cell.name for cell in cells if runner.is_finished(home, cell)}
-        progress = _LadderProgress(cells, len(finished), screen)
-        for cell in cells:
-            to_run, error = cell.name not in finished, None
-            if to_run:
-                if number := poll():
-                    raise exits.Stopped(number, f"stopped; {runner.RESUME_HINT}")
-                error = _run_cell(cell, home, train, progress, poll, errors)
-            if (reason := run_dir.read_failure(home / cell.name, cell.settings)) is not None:
-                errors.failed[cell.name] = reason
-            progress.end_cell(cell.settings.run.steps or 0, to_run, error is not None)
-    ended = len(cells) - sum(map(len, errors))
-    report = runner.Report(ended, len(cells), errors.failed, errors.missing)
-    return LadderReport(report, errors.refused)
-
-
-def _run_cell(
-    cell: Cell,
-    home: Path,
-    train: Callable[..., Any],
-    progress: _LadderProgress,
-    poll: Callable[[], int],
-    errors: _CellErrors,
-) -> str | None:
-    """Train a cell; add its error to `errors` and return it. Stopped is raised."""
-    name, verb = cell.name, "failed"
-    try:
-        train(cell.settings, home / name, progress, resume=True, poll=poll)
-        return None
-    except exits.Stopped as stop:
-        raise exits.Stopped(stop.number, f"stopped in {name}; {runner.RESUME_HINT}") from None
-    except SettingsError as error:
-        errors.refused[name] = reason = str(error)
-        verb = "cannot be run"
-    except exits.NonFinite as error:
-        reason = str(error)
-        run_dir.write_failure(home / name, cell.settings, reason)
-    except Exception as error:  # of any class: the other cells still run
-        errors.missing[name] = reason = runner.describe_error(error)
-    display.note(f"{name} {verb}: {reason}")
-    return reason
+    units = [CellUnit(home, cell, train) for cell in plan.selected]
+    sweep = runner.Plan(plan.title, home, plan.cells, units)
+    report = runner.run_plan(sweep, engine, screen, poll)
+    return LadderReport(report._replace(refused={}), report.refused)

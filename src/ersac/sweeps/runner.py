@@ -18,7 +18,6 @@ from ersac.runs import disk, exits, run_dir, seal
 from ersac.runs.results import Result
 from ersac.runs.run_dir import Metrics, Timings
 from ersac.runs.session import Job, Session, run_session, start_session
-from ersac.sweeps.catalogue import Instance
 
 SWEEP, BATCH, BATCHES, REMOVED = "sweep.json", "batch.json", "batches", ".gone"
 RUNS_PER_CORE = 8  # in one batch: more are slower
@@ -27,7 +26,7 @@ RESUME_HINT = "resume with the same command"
 
 
 class SingleRun(Protocol):
-    """A run of one seed: an Instance of a sweep or a Cell of a ladder."""
+    """A run of one seed: an Instance of a sweep, or a Cell of a ladder or a grid."""
 
     @property
     def name(self) -> str:
@@ -38,11 +37,44 @@ class SingleRun(Protocol):
         """The settings of one seed."""
 
 
+class Unit(Protocol):
+    """What an engine runs at a time: a Batch, or a CellUnit of one run."""
+
+    @property
+    def home(self) -> Path:
+        """The directory of the sweep."""
+
+    @property
+    def instances(self) -> Sequence[SingleRun]:
+        """Its runs."""
+
+    @property
+    def name(self) -> str:
+        """A name that no other unit of the sweep has."""
+
+    @property
+    def directory(self) -> Path:
+        """Where its checkpoints are until it ends."""
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of all its runs, if none stops early."""
+
+    def steps_saved(self) -> int:
+        """Environment steps up to its newest checkpoint."""
+
+    def run(self, on_steps: Callable[[int], None], poll: Callable[[], int]) -> dict[str, str]:
+        """Run or resume it and write its records; returns failed runs by name."""
+
+    def at(self, home: Path) -> "Unit":
+        """The same in another directory."""
+
+
 class Batch(NamedTuple):
     """Runs that are trained together."""
 
     home: Path  # of the sweep
-    instances: tuple[Instance, ...]
+    instances: tuple[SingleRun, ...]  # on DeepSea
 
     @property
     def settings(self) -> Experiment:
@@ -78,13 +110,22 @@ class Batch(NamedTuple):
         rollouts = max(saved, default=0)
         return min(self.steps, rollouts * self.settings.agent.rollout * len(self.instances))
 
+    def run(self, on_steps: Callable[[int], None], poll: Callable[[], int]) -> dict[str, str]:
+        """Run or resume it and write its records; returns failed runs by name."""
+        return run_batch(self, on_steps, poll)
+
+    def at(self, home: Path) -> "Batch":
+        """The same in another directory."""
+        return self._replace(home=home)
+
 
 class Outcome(NamedTuple):
-    """How a batch ended."""
+    """How a unit ended."""
 
-    batch: Batch
+    unit: Unit
     failed: dict[str, str]  # runs with non-finite numbers: name to reason
-    error: str | None = None  # why the whole batch has no results yet
+    error: str | None = None  # why the whole unit has no results yet
+    refused: bool = False  # whether the error is that of its settings
 
 
 class Report(NamedTuple):
@@ -94,9 +135,15 @@ class Report(NamedTuple):
     wanted: int
     failed: dict[str, str]  # name to reason: non-finite numbers, another attempt fails again
     missing: dict[str, str]  # name to reason: another attempt may succeed
+    refused: dict[str, str] = {}  # name to reason: the settings were not accepted  # noqa: RUF012
 
     def raise_if_incomplete(self, home: Path) -> None:
-        """Raise Resumable or NonFinite, which set the exit code, where runs are missing."""
+        """Raise an error, which sets the exit code, where runs are missing."""
+        if self.refused:
+            reason = next(iter(self.refused.values()))
+            raise SettingsError(
+                f"{len(self.refused)} of {self.wanted} runs cannot be run: {reason}"
+            )
         if self.missing:
             raise exits.Resumable(
                 f"{len(self.missing)} of {self.wanted} runs are missing in {home}; {RESUME_HINT}"
@@ -107,13 +154,22 @@ class Report(NamedTuple):
             )
 
 
-OnBatchSteps = Callable[[Batch, int], None]  # is called with the steps a batch has taken so far
-Engine = Callable[[Sequence[Batch], OnBatchSteps, Callable[[], int]], Iterator[Outcome]]
+OnUnitSteps = Callable[[Unit, int], None]  # is called with the steps a unit has taken so far
+Engine = Callable[[Sequence[Unit], OnUnitSteps, Callable[[], int]], Iterator[Outcome]]
 
 
-def make_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
+class Plan(NamedTuple):
+    """A sweep to be run."""
+
+    title: str
+    home: Path
+    wanted: Sequence[SingleRun]  # all runs that its directory is meant to hold
+    units: Sequence[Unit]  # those to be run, unless they have ended
+
+
+def make_batches(home: Path, wanted: Sequence[SingleRun]) -> list[Batch]:
     """All runs of a sweep in batches, in the order of the sweep."""
-    groups: dict[Experiment, list[Instance]] = {}
+    groups: dict[Experiment, list[SingleRun]] = {}
     for instance in wanted:
         program = config.static(config.override(instance.settings, seed=0))
         groups.setdefault(program, []).append(instance)
@@ -130,7 +186,7 @@ def max_batch_size(settings: Experiment) -> int:
     return max(1, min(fit, RUNS_PER_CORE * run_dir.fingerprint()["visible_cores"]))
 
 
-def _even_parts(group: list[Instance], max_size: int) -> list[list[Instance]]:
+def _even_parts(group: list[SingleRun], max_size: int) -> list[list[SingleRun]]:
     """Parts of nearly equal size, so that most share one shape and one compiled program."""
     size = -(-len(group) // -(-len(group) // max_size))
     return [group[start : start + size] for start in range(0, len(group), size)]
@@ -147,12 +203,10 @@ def is_finished(home: Path, run: SingleRun) -> bool:
     return False
 
 
-def plan_batches(home: Path, wanted: Sequence[Instance]) -> list[Batch]:
-    """The batches with at least one run that is not finished."""
+def unfinished(units: Sequence[Unit]) -> list[Unit]:
+    """The units with at least one run that is not finished."""
     return [
-        batch
-        for batch in make_batches(home, wanted)
-        if not all(is_finished(home, instance) for instance in batch.instances)
+        unit for unit in units if not all(is_finished(unit.home, run) for run in unit.instances)
     ]
 
 
@@ -186,36 +240,55 @@ def read_title(home: Path) -> str | None:
 
 def run_sweep(
     title: str,
-    wanted: Sequence[Instance],
+    wanted: Sequence[SingleRun],
     home: Path,
     engine: Engine,
     screen: display.Display,
     poll: Callable[[], int] = lambda: 0,
 ) -> Report:
-    """Run the missing runs of a sweep.
+    """Run the missing runs of a sweep in batches; as `run_plan`."""
+    plan = Plan(title, home, wanted, make_batches(home, wanted))
+    report = run_plan(plan, engine, screen, poll)
+    # On another machine a batch may fit into the memory.
+    return report._replace(missing=report.missing | report.refused, refused={})
 
-    poll: returns the number of a signal, or 0; after a signal the batch writes a checkpoint and
+
+def run_plan(
+    plan: Plan, engine: Engine, screen: display.Display, poll: Callable[[], int] = lambda: 0
+) -> Report:
+    """Run the units of a plan that have not ended.
+
+    poll: returns the number of a signal, or 0; after a signal the unit writes a checkpoint and
     Stopped is raised.
     """
-    with lock_sweep(home, title, wanted), contextlib.closing(screen):
-        todo = plan_batches(home, wanted)
-        _remove_stale_batches(home, {batch.name for batch in todo})
+    home = plan.home
+    with lock_sweep(home, plan.title, plan.wanted), contextlib.closing(screen):
+        todo = unfinished(plan.units)
+        _remove_stale_batches(home, {unit.name for unit in todo})
         missing: dict[str, str] = {}
-        progress = SweepProgress(make_batches(home, wanted), todo, screen)
-        for outcome in engine(todo, progress.update_batch, poll):
+        refused: dict[str, str] = {}
+        progress = SweepProgress(plan.units, todo, screen)
+        for outcome in engine(todo, progress.update_unit, poll):
             for name, reason in outcome.failed.items():
                 display.note(f"{name} failed: {reason}")
             if outcome.error is not None:
-                runs = outcome.batch.instances
+                runs = outcome.unit.instances
                 names = [run.name for run in runs if not is_finished(home, run)]
-                display.note(
-                    f"a batch of {len(names)} runs from {names[0]} failed: {outcome.error}"
+                display.note(_describe_failure(names, outcome))
+                (refused if outcome.refused else missing).update(
+                    dict.fromkeys(names, outcome.error)
                 )
-                missing |= dict.fromkeys(names, outcome.error)
-            progress.end_batch(outcome)
-        reasons = {run.name: run_dir.read_failure(home / run.name, run.settings) for run in wanted}
+            progress.end_unit(outcome)
+        runs = [run for unit in plan.units for run in unit.instances]
+        reasons = {run.name: run_dir.read_failure(home / run.name, run.settings) for run in runs}
         failed = {name: reason for name, reason in reasons.items() if reason is not None}
-        return Report(len(wanted) - len(failed) - len(missing), len(wanted), failed, missing)
+        ended = len(runs) - len(failed) - len(missing) - len(refused)
+        return Report(ended, len(runs), failed, missing, refused)
+
+
+def _describe_failure(names: list[str], outcome: Outcome) -> str:
+    what = names[0] if len(names) == 1 else f"a batch of {len(names)} runs from {names[0]}"
+    return f"{what} {'cannot be run' if outcome.refused else 'failed'}: {outcome.error}"
 
 
 def _remove_stale_batches(home: Path, names: set[str]) -> None:
@@ -226,43 +299,43 @@ def _remove_stale_batches(home: Path, names: set[str]) -> None:
 
 
 class SweepProgress:
-    """Shows the progress of a sweep; an ended batch counts with its whole step budget."""
+    """Shows the progress of a sweep; an ended unit counts with its whole step budget."""
 
     def __init__(
-        self, batches: Sequence[Batch], todo: Sequence[Batch], screen: display.Display
+        self, units: Sequence[Unit], todo: Sequence[Unit], screen: display.Display
     ) -> None:
-        """batches: all of the sweep; todo: those that are run now."""
+        """units: all of the sweep; todo: those that are run now."""
         self.screen, self.start = screen, time.monotonic()
-        self.total_steps = sum(batch.steps for batch in batches)
-        self.total_batches = len(batches)
-        self.total_runs = sum(len(batch.instances) for batch in batches)
-        self.steps = self.total_steps - sum(batch.steps for batch in todo)  # of ended batches
-        self.batches = len(batches) - len(todo)
-        self.runs = self.total_runs - sum(len(batch.instances) for batch in todo)
+        self.total_steps = sum(unit.steps for unit in units)
+        self.total_units = len(units)
+        self.total_runs = sum(len(unit.instances) for unit in units)
+        self.steps = self.total_steps - sum(unit.steps for unit in todo)  # of ended units
+        self.units = len(units) - len(todo)
+        self.runs = self.total_runs - sum(len(unit.instances) for unit in todo)
         self.failed = 0
-        self.resumed_steps = {  # of earlier sessions, by batch
-            batch.name: batch.steps_saved() for batch in todo if batch.directory.exists()
+        self.resumed_steps = {  # of earlier sessions, by unit
+            unit.name: unit.steps_saved() for unit in todo if unit.directory.exists()
         }
-        self.running_steps = dict(self.resumed_steps)  # of batches that have not ended
-        self.steps_this_session = 0  # of ended batches
+        self.running_steps = dict(self.resumed_steps)  # of units that have not ended
+        self.steps_this_session = 0  # of ended units
 
-    def update_batch(self, batch: Batch, steps: int) -> None:
-        """Set the steps that a batch has taken."""
-        self.running_steps[batch.name] = min(steps, batch.steps)
+    def update_unit(self, unit: Unit, steps: int) -> None:
+        """Set the steps that a unit has taken."""
+        self.running_steps[unit.name] = min(steps, unit.steps)
         self._show()
 
-    def end_batch(self, outcome: Outcome) -> None:
-        """Count a batch that has ended or failed."""
-        batch = outcome.batch
-        self.running_steps.pop(batch.name, None)
+    def end_unit(self, outcome: Outcome) -> None:
+        """Count a unit that has ended or failed."""
+        unit = outcome.unit
+        self.running_steps.pop(unit.name, None)
         if outcome.error is None:
-            self.steps += batch.steps
-            self.steps_this_session += batch.steps - self.resumed_steps.get(batch.name, 0)
-            self.batches += 1
-            self.runs += len(batch.instances) - len(outcome.failed)
+            self.steps += unit.steps
+            self.steps_this_session += unit.steps - self.resumed_steps.get(unit.name, 0)
+            self.units += 1
+            self.runs += len(unit.instances) - len(outcome.failed)
             self.failed += len(outcome.failed)
         else:
-            self.failed += len(batch.instances)
+            self.failed += len(unit.instances)
         self._show()
 
     def _show(self) -> None:
@@ -275,8 +348,8 @@ class SweepProgress:
                 self.total_steps,
                 self.steps_this_session + running_now,
                 time.monotonic() - self.start,
-                self.batches,
-                self.total_batches,
+                self.units,
+                self.total_units,
                 self.runs,
                 self.total_runs,
                 self.failed,
@@ -298,14 +371,14 @@ class _BatchDisplay:
         """Nothing."""
 
 
-def try_batch(batch: Batch, on_steps: Callable[[int], None], poll: Callable[[], int]) -> Outcome:
-    """Run a batch; any error but Stopped becomes its outcome, so that the others still run."""
+def try_unit(unit: Unit, on_steps: Callable[[int], None], poll: Callable[[], int]) -> Outcome:
+    """Run a unit; any error but Stopped becomes its outcome, so that the others still run."""
     try:
-        return Outcome(batch, run_batch(batch, on_steps, poll))
+        return Outcome(unit, unit.run(on_steps, poll))
     except exits.Stopped:
         raise
     except Exception as error:
-        return Outcome(batch, {}, describe_error(error))
+        return Outcome(unit, {}, describe_error(error), isinstance(error, SettingsError))
 
 
 def describe_error(error: Exception) -> str:

@@ -4,13 +4,17 @@ Imported only after the settings were checked, and only where gymnasium is insta
 """
 
 import difflib
+import functools
 import importlib
+import json
+import sys
 from functools import partial
 from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from ersac import config
 from ersac.config import SettingsError
 from ersac.envs.base import HostEnv, error_line
 from ersac.envs.gym import minigrid
@@ -18,35 +22,75 @@ from ersac.envs.gym.host import EnvFactory, in_process_env
 from ersac.envs.gym.workers import worker_env
 from ersac.packages import require_package
 
+# Packages that register ids which begin so, with the extra of ersac that installs them.
+REGISTERED_BY = {
+    **{prefix: ("minigrid", "gym") for prefix in minigrid.ID_PREFIXES},
+    "ALE/": ("ale_py", "atari"),
+}
+
+
+def factory_of(settings: config.Gym) -> EnvFactory:
+    """The function that creates the environment that the settings describe."""
+    options = json.loads(settings.env_kwargs or "{}")
+    if settings.make is None:
+        return env_factory(settings.id, **options)
+    make = env_class(settings.make) if isinstance(settings.make, str) else settings.make
+    return partial(make, **options) if options else make
+
 
 def env_factory(name: str, **options: Any) -> EnvFactory:
-    """The function that creates the environment of a Gymnasium id; `options` go to gymnasium.make.
+    """The function that creates an environment by its Gymnasium id or as `module:Class`.
 
-    A module before the id ('package.module:Id-v0') is imported first. MiniGrid and BabyAI ids
-    import minigrid, and their observations are encoded by `minigrid.symbolic`.
+    options: keyword arguments of gymnasium.make or of the class. A module before an id
+    ('package.module:Id-v0') is imported first. MiniGrid, BabyAI and ALE ids import their package;
+    the observations of the first two are encoded by `minigrid.symbolic`.
     """
     module, _, env_id = name.rpartition(":")
-    is_grid = env_id.startswith(minigrid.ID_PREFIXES)
-    if is_grid:
-        require_package(name, "minigrid", "gym")
-    if is_grid or module:
-        module = module or "minigrid"
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise SettingsError(
-                f"{name}: {module} cannot be imported: {error_line(error)}"
-            ) from error
+    for prefix, (package, extra) in REGISTERED_BY.items():
+        if env_id.startswith(prefix):
+            require_package(name, package, extra)
+            module = module or package
+    if module:
+        loaded = _import_module(name, module)
+        if env_id not in gymnasium.registry and hasattr(loaded, env_id.partition(".")[0]):
+            make = env_class(name)
+            return partial(make, **options) if options else make
     if env_id not in gymnasium.registry:
         close = difflib.get_close_matches(env_id, gymnasium.registry, n=3)
         hint = (
             f"did you mean {' or '.join(close)}?"
             if close
-            else "if a package registers it, write package.module:Id-v0"
+            else "if a package registers it, write package.module:Id-v0; a class is module:Class"
         )
         raise SettingsError(f"unknown environment '{name}'; {hint}")
+    is_grid = env_id.startswith(minigrid.ID_PREFIXES)
     # The factory carries the registered spec, because a worker process may not have registered it.
     return partial(_make_registered, gymnasium.registry[env_id], is_grid, **options)
+
+
+def env_class(path: str) -> EnvFactory:
+    """The class of environments at `module:Class`; modules of the current directory count.
+
+    Only classes: a path may come from a file, and a function could do anything when called.
+    """
+    module, _, name = path.partition(":")
+    loaded = _import_module(path, module)
+    try:
+        found = functools.reduce(getattr, name.split("."), loaded)
+    except AttributeError:
+        raise SettingsError(f"{path}: {module} has no {name}") from None
+    if not (isinstance(found, type) and issubclass(found, gymnasium.Env)):
+        raise SettingsError(f"{path} is not a class of Gymnasium environments")
+    return found
+
+
+def _import_module(name: str, module: str) -> Any:
+    if "" not in sys.path:  # a console script does not look into the current directory
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise SettingsError(f"{name}: {module} cannot be imported: {error_line(error)}") from error
 
 
 def _make_registered(spec: EnvSpec, is_grid: bool, **options: Any) -> gymnasium.Env:

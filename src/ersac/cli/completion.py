@@ -1,0 +1,78 @@
+"""`ersac completion SHELL`: a completion script, made by tyro from the options of every command."""
+
+import contextlib
+import dataclasses
+import io
+import keyword
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from ersac import config
+from ersac.cli import commands
+from ersac.cli.doctor import DoctorOptions
+from ersac.cli.parsing import option_types
+from ersac.config.presets import PRESETS
+
+SHELLS = ("bash", "zsh")
+OPTIONS: dict[str, Any] = {
+    "train": commands.TrainOptions,
+    "resume": commands.ResumeOptions,
+    "eval": commands.EvalOptions,
+    "sweep": commands.SweepOptions,
+    "figure": commands.FigureOptions,
+    "runs": commands.RunsOptions,
+    "compare": commands.CompareOptions,
+    "export": commands.ExportOptions,
+    "theory": commands.TheoryOptions,
+    "theory deep-sea": commands.TheoryDeepSeaOptions,
+    "doctor": DoctorOptions,
+}
+WORDS: dict[str, tuple[str, ...]] = {  # values of options whose type is any text
+    "--agent": tuple(PRESETS),
+    "--uncertainty": tuple(config.UNCERTAINTIES),
+    "--scale": ("smoke", "desk", "paper"),
+    "--engine": ("local", "ray"),
+}
+
+
+def completion_command(argv: list[str]) -> int:
+    """`ersac completion SHELL`."""
+    if argv not in [[shell] for shell in SHELLS]:
+        raise config.SettingsError(
+            'which shell? for bash: eval "$(ersac completion bash)" in ~/.bashrc; '
+            "for zsh: ersac completion zsh > a file _ersac in $fpath"
+        )
+    print(completion_script(argv[0]), end="")
+    return 0
+
+
+def completion_script(shell: str) -> str:
+    """The script that completes commands, options and the names of agents and estimators."""
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        tyro.extras.subcommand_cli_from_dict(
+            {name: flat_options(cls) for name, cls in OPTIONS.items()},
+            prog="ersac",
+            args=["--tyro-print-completion", shell],
+        )
+    return script.getvalue()
+
+
+def flat_options(cls: type) -> type:
+    """A class with all options of a command, those of every environment and agent among them."""
+    fields: dict[str, Any] = {}
+    for name, hint in option_types(cls):
+        metadata = getattr(hint, "__metadata__", ())
+        if tyro.conf.Suppress in metadata or tyro.conf.Positional in metadata:
+            continue
+        values: Any = Literal.__getitem__(WORDS[name]) if name in WORDS else hint
+        field = name[2:].replace("-", "_")
+        if keyword.iskeyword(field):
+            values, field = Annotated[values, tyro.conf.arg(name=field)], f"{field}_"
+        fields[field] = bool if hint is bool else values | None
+    defaults = {name: False if hint is bool else None for name, hint in fields.items()}
+    return dataclasses.make_dataclass(
+        cls.__name__,
+        [(name, hint, dataclasses.field(default=defaults[name])) for name, hint in fields.items()],
+    )
