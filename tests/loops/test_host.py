@@ -201,7 +201,9 @@ def test_an_error_of_the_environment_ends_the_run_in_one_line(lockstep):
     program = host.prepare_host(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
     with pytest.raises(Resumable) as found:
         chunks(program, 4)
-    assert str(found.value) == "CartPole-v1 failed in step(): RuntimeError: step 50"
+    error, _, source = str(found.value).partition(" (")
+    assert error == "CartPole-v1 failed in step(): RuntimeError: step 50"
+    assert source.startswith("test_host.py, line ")
     assert 0 < program.seed_states[0].carry.rollouts < 50 / LENGTH
     assert not actors()
 
@@ -214,11 +216,36 @@ def test_closing_the_stream_stops_the_actor_thread():
         program = host.prepare_host(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
         stream = host.stream_rollouts(program, program.seed_states[0], CHUNK)
         next(stream)
-        assert len(actors()) == 1
-        if breaks is not None:
+        if breaks is None:
+            assert len(actors()) == 1
+        else:
             assert broke.wait(60)  # in the second rollout, while the first is in the queue
         stream.close()
         assert not actors()
+
+
+def test_a_step_that_never_returns_ends_the_run(monkeypatch):
+    """After the limit of one step, times the environments."""
+    released = threading.Event()
+
+    class Stuck(Numbered):
+        def step(self, action):
+            if self.number == 2 * LENGTH:
+                released.wait()
+            return super().step(action)
+
+    program = host.prepare_host(settings(make=Stuck))
+    monkeypatch.setattr(host, "STEP_SECONDS", 0.5)
+    monkeypatch.setattr(host, "JOIN_SECONDS", 0.1)
+    try:
+        with pytest.raises(Resumable, match=r"^CartPole-v1: a step has not returned for 1 s: "):
+            chunks(program, 100)
+        assert actors()
+    finally:
+        released.set()
+        for thread in actors():
+            thread.join()
+    assert program.seed_states[0].carry.rollouts == 2
 
 
 def test_an_error_of_the_learner_stops_the_actor_thread():

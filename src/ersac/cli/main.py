@@ -1,5 +1,6 @@
 """The entry point: find the command, turn expected errors into one line and an exit code."""
 
+import os
 import signal
 import sys
 import textwrap
@@ -52,11 +53,23 @@ def main(argv: list[str] | None = None) -> None:
         if "--debug" in argv:
             raise
         code = exits.exit_code(error)
-        print(f"ersac: {' '.join(str(error).split())}", file=sys.stderr)
+        exits.print_error(str(error))
     except KeyboardInterrupt:
-        print("ersac: interrupted", file=sys.stderr)
+        exits.print_error("interrupted")
         code = exits.signal_exit_code(signal.SIGINT)
-    sys.exit(code)
+    sys.exit(flush_output() or code)
+
+
+def flush_output() -> int:
+    """Write what standard output still holds; return 0, or an exit code if that fails."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would try again at its end, and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        exits.print_error(f"cannot write to standard output: {error.strerror}")
+        return exits.IO
+    return exits.OK
 
 
 def dispatch(argv: list[str]) -> int:
