@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 
 from ersac import __version__, config
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     argv = sys.argv[1:] if argv is None else argv
+    open_standard_files()
     try:
         code = dispatch(argv)
     except exits.EXPECTED as error:
@@ -57,13 +59,29 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         exits.print_error("interrupted")
         code = exits.signal_exit_code(signal.SIGINT)
-    sys.exit(flush_output() or code)
+    code = flush_output() or code
+    if any(thread.name in exits.LEFT_BEHIND for thread in threading.enumerate()):
+        os._exit(code)  # a library may not be taken down while it computes
+    sys.exit(code)
+
+
+def open_standard_files() -> None:
+    """Open those of the three standard files that are closed: a run's file would take their place.
+
+    Libraries write their messages to descriptor 2, whatever that is.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
 
 
 def flush_output() -> int:
     """Write what standard output still holds; return 0, or an exit code if that fails."""
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError as error:
         # Python would try again at its end, and print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -48,6 +48,7 @@ from ersac.loops.base import (
 )
 from ersac.loops.learn import learn
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
+from ersac.runs import exits
 from ersac.runs.checkpoint import flatten
 from ersac.runs.exits import Resumable
 from ersac.runs.seal import arrays_below
@@ -55,6 +56,7 @@ from ersac.types import Array, Key, Learner, Trajectory, Tree
 
 POLL_SECONDS = 0.1  # how often a waiting thread checks whether it was stopped
 JOIN_SECONDS = 2.0  # for the actor to end; one that is still in a step is left there
+LEARN_SECONDS = 1.0  # an update that takes longer is left behind when a signal comes
 STEP_SECONDS = 300.0  # for a step of an environment to return
 MAX_PACKED = 2**13  # numbers: copying a larger array takes longer than passing it as an argument
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # waking a thread takes longer than acting
@@ -78,6 +80,7 @@ class SeedState:
         self.updated = threading.Condition()  # notified after `newest` was replaced
         self.actor: threading.Thread | None = None
         self.steps = 0  # that the actor has begun: whether it is stuck in one
+        self.learn_seconds = 0.0  # of the last update
         self.obs: np.ndarray | None = None  # [N, ...]
         self.episode_state: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
@@ -597,7 +600,7 @@ def stream_rollouts(
         except BaseException as error:
             acted.put(Failure(error))
 
-    seed_state.actor = threading.Thread(target=work, name="actor", daemon=True)
+    seed_state.actor = threading.Thread(target=work, name=exits.LEFT_BEHIND[0], daemon=True)
     seed_state.actor.start()
     try:
         while True:
@@ -607,18 +610,31 @@ def stream_rollouts(
         seed_state.actor.join(JOIN_SECONDS)
 
 
-def learn_rollout(
-    program: HostProgram, seed_state: SeedState, acted: ActedRollout
-) -> tuple[EpisodeSteps, Metrics, Metrics]:
+Learned = tuple[EpisodeSteps, Metrics, Metrics]  # of a rollout: the last are its finite sums
+
+
+def learn_rollout(program: HostProgram, seed_state: SeedState, acted: ActedRollout) -> Learned:
     """Learn from a rollout of a seed; return its episodes, metrics and finite sums.
 
     There is little Python here: while one thread runs Python, the other waits.
     """
+    return publish(seed_state, acted, update(program, seed_state, acted))
+
+
+def update(program: HostProgram, seed_state: SeedState, acted: ActedRollout) -> Any:
+    """Return what the compiled update returns for a rollout of a seed, once it is there."""
     learner, buffer_state, rollouts = seed_state.carry
-    learner, packed, buffer_state, metrics, sums = program.calls.learn(
+    updated = program.calls.learn(
         program.floats, learner, buffer_state, acted.trajectory, seed_state.key, rollouts
     )
-    jax.block_until_ready(packed)  # else the actor would wait for them
+    jax.block_until_ready(updated[1])  # the parameters: else the actor would wait for them
+    return updated
+
+
+def publish(seed_state: SeedState, acted: ActedRollout, updated: Any) -> Learned:
+    """Make an update the newest state of a seed."""
+    learner, packed, buffer_state, metrics, sums = updated
+    rollouts = seed_state.carry.rollouts
     with seed_state.updated:
         seed_state.newest = ActorParams(learner, packed, int(rollouts) + 1)
         seed_state.carry = HostCarry(learner, buffer_state, rollouts + 1)
@@ -644,7 +660,7 @@ def run_host(
         ]
         while True:
             began = time.perf_counter()
-            outputs, error = learn_part(program, streams, length - rollouts % length)
+            outputs, error = learn_part(program, streams, length - rollouts % length, poll)
             if outputs:
                 stack_leaves = lambda *leaves: np.stack(leaves)
                 by_seed = [
@@ -662,23 +678,67 @@ def run_host(
                 raise error
 
 
+def learn_all(program: HostProgram, acted: Sequence[ActedRollout], poll: Poll) -> list[Learned]:
+    """Learn from a rollout of every seed.
+
+    Where an update takes long and leaves the state before it as it was, a signal does not wait for
+    it: StopActing is raised, and the update is left behind in its thread.
+    """
+    pairs = list(zip(program.seed_states, acted, strict=True))
+    first, began = program.seed_states[0], time.perf_counter()
+    donates = bool(jax.tree.leaves(first.carry.buffer_state))
+    if first.learn_seconds < LEARN_SECONDS or donates:
+        learned = [learn_rollout(program, *pair) for pair in pairs]
+    else:
+        updates = call_unless_signal(lambda: [update(program, *pair) for pair in pairs], poll)
+        learned = [publish(*pair, one) for pair, one in zip(pairs, updates, strict=True)]
+    first.learn_seconds = time.perf_counter() - began
+    return learned
+
+
+def call_unless_signal(function: Callable[[], Any], poll: Poll) -> Any:
+    """Call a function in another thread; StopActing if a signal comes and it does not return."""
+    results: queue.Queue[Any] = queue.Queue()
+
+    def work() -> None:
+        try:
+            results.put(function())
+        except BaseException as error:
+            results.put(Failure(error))
+
+    threading.Thread(target=work, name=exits.LEFT_BEHIND[1], daemon=True).start()
+    waited = 0.0  # since the signal
+    while waited < LEARN_SECONDS:
+        try:
+            result = results.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            waited += POLL_SECONDS * bool(poll())
+        else:
+            if isinstance(result, Failure):
+                raise result.error
+            return result
+    raise StopActing
+
+
 def learn_part(
-    program: HostProgram, streams: Sequence[Iterator[ActedRollout]], most: int
-) -> tuple[list[list[tuple[EpisodeSteps, Metrics, Metrics]]], Exception | None]:
+    program: HostProgram, streams: Sequence[Iterator[ActedRollout]], most: int, poll: Poll
+) -> tuple[list[list[Learned]], Exception | None]:
     """Learn from up to `most` rollouts of every seed, for about two seconds.
 
     Returns the outputs by rollout and seed, and the error that ended acting, if any. A rollout of
     all seeds is acted before any is learned from, because learning uses up the state before it.
     """
     deadline = time.perf_counter() + CHUNK_SECONDS
-    outputs: list[list[tuple[EpisodeSteps, Metrics, Metrics]]] = []
+    outputs: list[list[Learned]] = []
     while len(outputs) < most and (not outputs or time.perf_counter() < deadline):
         try:
             acted = [next(stream) for stream in streams]
         except Exception as error:
             return outputs, error
-        pairs = zip(program.seed_states, acted, strict=True)
-        outputs.append([learn_rollout(program, *pair) for pair in pairs])
+        try:
+            outputs.append(learn_all(program, acted, poll))
+        except StopActing as error:
+            return outputs, error
     return outputs, None
 
 

@@ -15,6 +15,8 @@ OK, SETTINGS, NON_FINITE, IO, RESUMABLE = 0, 2, 3, 74, 75
 # The terminal is gone (SIGHUP); SLURM warns before the time limit (SIGUSR1).
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 URGENT = (signal.SIGINT, signal.SIGTERM)  # these stop at once if they come second
+# Threads that may still be in a step or an update when a run has ended.
+LEFT_BEHIND = ("actor", "learner")
 SAME_EVENT_SECONDS = 0.1  # a shell and the kernel may both send a signal for one event
 
 

@@ -130,6 +130,9 @@ class _LadderProgress:
         self.steps_done = 0  # of cells that have ended or failed
         self.steps_this_session = 0
 
+    def prepare(self) -> None:
+        """Nothing: it is said once for all cells."""
+
     def show(self, status: display.Status) -> None:
         """Show the ladder with the steps of the current cell added."""
         self._show(status.done)
