@@ -764,6 +764,7 @@ class Slow(Walk):
     SECONDS = float(os.environ.get("SLOW_SECONDS", "10"))
 
     def step(self, action):
+        open(os.environ["SLOW_MARK"], "w").close()
         time.sleep(self.SECONDS)
         return super().step(action)
 

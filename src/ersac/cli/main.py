@@ -46,23 +46,35 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit with its code."""
-    argv = sys.argv[1:] if argv is None else argv
-    open_standard_files()
+    """Run a command and exit with its code.
+
+    argv: the words of the command; None: those of this process, which then ends.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        open_standard_files()
     try:
-        code = dispatch(argv)
+        code = dispatch(words)
     except exits.EXPECTED as error:
-        if "--debug" in argv:
+        if "--debug" in words:
             raise
         code = exits.exit_code(error)
         exits.print_error(str(error))
     except KeyboardInterrupt:
         exits.print_error("interrupted")
         code = exits.signal_exit_code(signal.SIGINT)
+    if argv is None:
+        code = prepare_end(code)
+    sys.exit(code)
+
+
+def prepare_end(code: int) -> int:
+    """Let this process end quietly, whatever still runs and whatever signal comes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     code = flush_output() or code
     if any(thread.name in exits.LEFT_BEHIND for thread in threading.enumerate()):
-        os._exit(code)  # a library may not be taken down while it computes
-    sys.exit(code)
+        os._exit(code)  # libraries may not be taken down while they compute
+    return code
 
 
 def open_standard_files() -> None:
