@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-installs sabotage check bench clean
+.PHONY: train test test-slow test-installs sabotage attack check bench clean
 .DEFAULT_GOAL := train
 
 # Train ERSAC on DeepSea and leave a picture under runs/.
@@ -30,6 +30,11 @@ test-installs: $(VENV)/.dev
 # The faults of some files: make sabotage ARGS="disk.py tables.py"
 sabotage: $(VENV)/.dev
 	$(BIN)/python tests/sabotage.py --jobs 2 $(ARGS)
+
+# The attack on reliability and security: about 180 trials from outside, a quarter of an hour.
+# Some of them: make attack ARGS="--only signal"
+attack: $(VENV)/.dev
+	$(BIN)/python tests/reliability/attack.py --jobs 2 $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks

@@ -17,5 +17,6 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Enable double precision for one test."""
-    with jax.enable_x64(True):
-        yield
+    jax.config.update("jax_enable_x64", True)  # enable_x64 would hold in this thread only
+    yield
+    jax.config.update("jax_enable_x64", False)

@@ -6,8 +6,10 @@ import math
 import pytest
 
 from ersac import api, config
-from ersac.config import SettingsError
+from ersac.config import SettingsError, cgroup
+from ersac.config import memory as memory_module
 from ersac.config.presets import PRESETS
+from ersac.loops import devices
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -131,3 +133,58 @@ def test_every_setting_has_a_text_and_is_listed():
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PRESETS["ersac"].gamma = 0.5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("files", "memory", "cores"),
+    [
+        ({}, None, None),
+        (
+            {  # version 2: the group above is tighter in memory, this one in time
+                "proc/self/cgroup": "0::/job/step\n",
+                "sys/fs/cgroup/job/memory.max": "1500000000\n",
+                "sys/fs/cgroup/job/step/memory.max": "max\n",
+                "sys/fs/cgroup/job/cpu.max": "max 100000\n",
+                "sys/fs/cgroup/job/step/cpu.max": "150000 100000\n",
+            },
+            1_500_000_000,
+            2,
+        ),
+        (
+            {  # version 1, in a container: the path is the host's, the files are at the root
+                "proc/self/cgroup": "4:memory:/docker/x\n3:cpu,cpuacct:/docker/x\n0::/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            2_000_000_000,
+            1,
+        ),
+        (
+            {  # version 1, without limits
+                "proc/self/cgroup": "4:memory:/\n1:cpu:/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            9223372036854771712,
+            None,
+        ),
+        ({"proc/self/cgroup": "nonsense\n"}, None, None),
+    ],
+)
+def test_limits_of_control_groups(tmp_path, files, memory, cores):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cgroup.memory_limit(tmp_path) == memory
+    assert cgroup.core_limit(tmp_path) == cores
+
+
+def test_a_limit_counts_as_the_memory_and_the_cores_of_the_machine(monkeypatch):
+    have = memory_module.memory_bytes()
+    monkeypatch.setattr(memory_module, "memory_limit", lambda: have // 2)
+    assert memory_module.memory_bytes() == have // 2
+    monkeypatch.setattr(devices, "core_limit", lambda: 1)
+    assert devices.visible_cores() == 1

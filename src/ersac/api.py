@@ -270,6 +270,7 @@ def run_experiment(
                 display.note(f"{out} has already ended; --episodes can raise its budget")
                 # These settings, not the stored ones: they may hold Python objects.
                 return replace(read_result(out), settings=settings)
+        screen.prepare()
         session = start_session(make_job(settings, out), exact, started)
         stack.callback(loop_of(settings).close, session.program)
         opened = stack.enter_context(trackers.open_trackers(track, out, session.recorder))
@@ -293,6 +294,10 @@ def check_before_start(settings: Experiment, out: Path | None, track: Track) -> 
             f"ersac.train({env.id}, out=..., resume=True)"
         )
     check_env(env, display.note)
+
+    from ersac.loops import devices  # imports jax: last
+
+    devices.check_jax(env.on_host)
 
 
 def make_result(session: Session, carry: Any) -> Result:

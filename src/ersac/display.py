@@ -1,6 +1,5 @@
 """The progress of a run or a sweep: a live table on a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +9,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from ersac.runs import exits
 
 LINE_SECONDS = 2.0  # between plain lines
 
@@ -46,6 +47,9 @@ class SweepStatus(NamedTuple):
 class Display(Protocol):
     """Shows the progress of a run or a sweep."""
 
+    def prepare(self) -> None:
+        """Show that the run or sweep is being prepared."""
+
     def show(self, status: Any) -> None:
         """Show the latest progress."""
 
@@ -55,6 +59,9 @@ class Display(Protocol):
 
 class NullDisplay:
     """Shows nothing."""
+
+    def prepare(self) -> None:
+        """Nothing."""
 
     def show(self, status: Any) -> None:
         """Nothing."""
@@ -71,6 +78,10 @@ class LineDisplay:
         self.next = 0.0
         self.last: Any = None
         self.shown: Any = None
+
+    def prepare(self) -> None:
+        """Say that it compiles, which may take a minute."""
+        self.console.print("compiling", soft_wrap=True, highlight=False)
 
     def show(self, status: Any) -> None:
         """Print a line unless the previous one is less than two seconds old."""
@@ -140,6 +151,9 @@ class BarDisplay:
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.progress.start()
 
+    def prepare(self) -> None:
+        """Nothing: the bar says so already."""
+
     def show(self, status: SweepStatus) -> None:
         """Redraw."""
         self.progress.update(
@@ -164,6 +178,9 @@ class TableDisplay:
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.screen = Live(self.progress, console=console, refresh_per_second=4)
         self.screen.start()
+
+    def prepare(self) -> None:
+        """Nothing: the bar says so already."""
 
     def show(self, status: Status) -> None:
         """Redraw."""
@@ -195,9 +212,39 @@ class TableDisplay:
         self.screen.stop()
 
 
+class SafeDisplay:
+    """A display that never ends a run: where it fails, progress is not shown any more."""
+
+    # rich ends the process where standard output is a broken pipe
+    FAILURES = (OSError, ValueError, SystemExit)
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+
+    def prepare(self) -> None:
+        """Show that the run is being prepared."""
+        self._call(self.display.prepare)
+
+    def show(self, status: Any) -> None:
+        """Show the latest progress."""
+        self._call(lambda: self.display.show(status))
+
+    def close(self) -> None:
+        """Show the last progress and stop."""
+        self._call(self.display.close)
+
+    def _call(self, method: Callable[[], None]) -> None:
+        try:
+            method()
+        except self.FAILURES as error:
+            self.display = NullDisplay()
+            reason = "broken pipe" if isinstance(error, SystemExit) else str(error)
+            note(f"progress cannot be shown ({reason}); the run continues")
+
+
 def note(text: str) -> None:
     """Print one line to stderr, even if the display is off."""
-    print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    exits.print_error(text)
 
 
 def make_display(show: bool, console: Console | None = None) -> Display:
@@ -205,7 +252,9 @@ def make_display(show: bool, console: Console | None = None) -> Display:
     console = console or Console()
     if not show:
         return NullDisplay()
-    return TableDisplay(console) if console.is_terminal else LineDisplay(console, format_status)
+    return SafeDisplay(
+        TableDisplay(console) if console.is_terminal else LineDisplay(console, format_status)
+    )
 
 
 def make_sweep_display(show: bool) -> Display:
@@ -213,7 +262,9 @@ def make_sweep_display(show: bool) -> Display:
     console = Console()
     if not show:
         return NullDisplay()
-    return BarDisplay(console) if console.is_terminal else LineDisplay(console, format_sweep_status)
+    return SafeDisplay(
+        BarDisplay(console) if console.is_terminal else LineDisplay(console, format_sweep_status)
+    )
 
 
 def eta(status: Status) -> str:

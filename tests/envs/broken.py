@@ -1,5 +1,12 @@
 """A correct environment, a random walk, and copies of it with one fault each."""
 
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
 import warnings
 from typing import Any, ClassVar
 
@@ -520,3 +527,259 @@ class Nested(Walk):
             "image": image,
             "digits": [position, self.time],
         }
+
+
+LATE = 300  # steps of one environment before a late fault: more than the check plays
+
+
+class Late(Walk):
+    """Correct for some steps; then `spoil` changes what step() returns, or does something else."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        answer = super().step(action)
+        return self.spoil(*answer) if self.steps > LATE else answer
+
+    def spoil(self, observation, reward, terminated, truncated, info) -> Any:
+        return observation, reward, terminated, truncated, info
+
+
+class LateShape(Late):
+    def spoil(self, observation, *rest):
+        return observation[:1], *rest
+
+
+class LateNaN(Late):
+    def spoil(self, observation, *rest):
+        return observation * np.float32(np.nan), *rest
+
+
+class LateWords(Late):
+    def spoil(self, observation, *rest):
+        return "left of the middle", *rest
+
+
+class LateNone(Late):
+    def spoil(self, observation, *rest):
+        return None, *rest
+
+
+class LateFourValues(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, reward, False, {}
+
+
+class LateNothing(Late):
+    def spoil(self, *answer):
+        return None
+
+
+class LateRewardIsNaN(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, float("nan"), *rest
+
+
+class LateRewardIsNone(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, None, *rest
+
+
+class LateRewardIsAList(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, [0.0, 1.0], *rest
+
+
+class LateRewardIsWord(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, "a lot", *rest
+
+
+class LateRewardIsHuge(Late):
+    """A number that single precision does not hold."""
+
+    def spoil(self, observation, reward, *rest):
+        return observation, 1e300, *rest
+
+
+class LateFlagIsAnArray(Late):
+    def spoil(self, observation, reward, terminated, *rest):
+        return observation, reward, np.zeros(3, bool), *rest
+
+
+class LateInfoIsNone(Late):
+    def spoil(self, observation, reward, *rest):
+        return observation, reward, True, False, 3
+
+
+class LateDiscrete(Late):
+    observation_space: ClassVar = spaces.Discrete(21)
+    value: Any = 5000
+
+    def observe(self):
+        return self.position + self.END
+
+    def spoil(self, observation, *rest):
+        return self.value, *rest
+
+
+class LateBelow(LateDiscrete):
+    value = -3
+
+
+class LateFloat(LateDiscrete):
+    value = 2.5
+
+
+class LateDigit(Late):
+    """The code of [0, 40] is that of another state."""
+
+    observation_space: ClassVar = spaces.MultiDiscrete([21, 31])
+
+    def observe(self):
+        return np.array([self.position + self.END, self.time])
+
+    def spoil(self, observation, *rest):
+        return np.array([0, 40]), *rest
+
+
+class LateInDict(Late):
+    """The one-hot entry would be written to its neighbour."""
+
+    observation_space: ClassVar = spaces.Dict(
+        {"position": spaces.Discrete(21), "time": spaces.Discrete(31)}
+    )
+
+    def observe(self):
+        return {"position": self.position + self.END, "time": self.time}
+
+    def spoil(self, observation, *rest):
+        return observation | {"position": 25}, *rest
+
+
+class LateRaises(Late):
+    def spoil(self, *answer):
+        raise ValueError("the motor is too hot\nand so is the pump")
+
+
+class LateUnspeakable(Late):
+    def spoil(self, *answer):
+        raise RaisesSomethingUnspeakable.Unspeakable
+
+
+class LateRecursion(Late):
+    def spoil(self, *answer):
+        return self.spoil(*answer)
+
+
+class LateMemory(Late):
+    def spoil(self, *answer):
+        raise MemoryError
+
+
+class LateExits(Late):
+    def spoil(self, *answer):
+        raise SystemExit(0)
+
+
+class LateExitsInReset(Late):
+    def reset(self, *, seed=None, options=None):
+        if self.steps > LATE:
+            raise SystemExit(0)
+        return super().reset(seed=seed)
+
+
+class LateDies(Late):
+    """For worker processes."""
+
+    def spoil(self, *answer):
+        os._exit(7)
+
+
+class LateCrashes(Late):
+    """For worker processes."""
+
+    def spoil(self, *answer):
+        ctypes.string_at(0)
+
+
+class LateHangs(Late):
+    def spoil(self, *answer):
+        time.sleep(1000)
+
+
+class LateHoldsTheGil(Late):
+    """As a C extension that never returns."""
+
+    def spoil(self, *answer):
+        ctypes.PyDLL(None).sleep(1000)
+
+
+class LateMoves(Late):
+    """Correct, but it changes the working directory."""
+
+    def spoil(self, *answer):
+        os.chdir("/")
+        return answer
+
+
+class LateTakesSignals(Late):
+    """Correct, but it installs a handler of its own."""
+
+    def spoil(self, *answer):
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return answer
+
+
+class LateStartsAProcess(Late):
+    """Correct, but it leaves a process."""
+
+    process = None
+
+    def spoil(self, *answer):
+        if self.process is None:
+            self.process = subprocess.Popen(["sleep", "1000"])
+        return answer
+
+    def close(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+        super().close()
+
+
+class LateDiesOnce(Late):
+    """For worker processes: one of them dies once, at a file that it creates."""
+
+    def spoil(self, *answer):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(os.environ["DIES_ONCE"], os.O_CREAT | os.O_EXCL))
+            os._exit(9)
+        return answer
+
+
+class Slow(Walk):
+    SECONDS = float(os.environ.get("SLOW_SECONDS", "10"))
+
+    def step(self, action):
+        open(os.environ["SLOW_MARK"], "w").close()
+        time.sleep(self.SECONDS)
+        return super().step(action)
+
+
+class Screen(Walk):
+    """Raw frames of an Atari game."""
+
+    observation_space: ClassVar = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+
+    def observe(self):
+        return np.full((210, 160, 3), self.position + self.END, np.uint8)
+
+
+class NumpyAction(Walk):
+    """Correct: the action is numpy's, as Gymnasium's spaces sample it."""
+
+    def step(self, action):
+        return super().step(action.item())

@@ -68,11 +68,16 @@ def make_in_turn(*makes):
     return lambda: next(remaining)()
 
 
+def arrays(step: HostStep) -> list[np.ndarray]:
+    """Return the fields of a step, without `lost` where no worker died."""
+    return [field for field in step if field is not None]
+
+
 def play(env, seed, actions):
     """The first observations, and the steps stacked along time."""
     first = env.reset(seed)
     steps = [env.step(action) for action in actions]
-    return first, HostStep(*(np.stack(field) for field in zip(*steps, strict=True)))
+    return first, HostStep(*(np.stack(field) for field in zip(*map(arrays, steps), strict=True)))
 
 
 def random_actions(env, steps, seed=0):
@@ -97,7 +102,7 @@ def test_termination_and_truncation_side_by_side():
     )
     first, steps = play(env, 0, np.zeros((10, 2), np.int32))
     np.testing.assert_array_equal(first, [[0], [0]])
-    ends, cut = (HostStep(*(field[:, i] for field in steps)) for i in range(2))
+    ends, cut = (HostStep(*(field[:, i] for field in arrays(steps))) for i in range(2))
 
     np.testing.assert_array_equal(ends.obs[:, 0], [1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
     np.testing.assert_array_equal(ends.reward, [1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
@@ -113,7 +118,7 @@ def test_termination_and_truncation_side_by_side():
     np.testing.assert_array_equal(cut.ended, [0, 0, 0, 1, 0, 0, 0, 0, 1, 0])
     np.testing.assert_array_equal(cut.goal, [0] * 10)
 
-    assert [field.dtype for field in steps] == [np.float32] * 4 + [bool] * 2
+    assert [field.dtype for field in arrays(steps)] == [np.float32] * 4 + [bool] * 2
 
 
 def test_termination_at_the_time_limit_is_termination():
@@ -198,15 +203,15 @@ def test_each_of_n_environments_is_identical_to_a_single_one(name):
         np.testing.assert_array_equal(first[i], alone(obs))
         over = False
         for t in range(steps):
-            step = HostStep(*(field[t, i] for field in answers))
+            step = HostStep(*(field[t, i] for field in arrays(answers)))
             if over:
                 obs, _ = oracle.reset()
                 over = False
-                assert step[1:] == (0, 0, 0, False, False)
+                assert step[1:6] == (0, 0, 0, False, False)
             else:
                 obs, reward, terminated, truncated, _ = oracle.step(actions[t, i])
                 over = terminated or truncated
-                assert step[1:] == (np.float32(reward), not terminated, 1, over, False)
+                assert step[1:6] == (np.float32(reward), not terminated, 1, over, False)
             np.testing.assert_array_equal(step.obs, alone(obs))
 
 
@@ -462,7 +467,8 @@ class TestFailures:
             raise gymnasium.error.DependencyNotInstalled("install this\nor that")
 
         with pytest.raises(
-            SettingsError, match=r"^odd cannot be created: DependencyNotInstalled: install this$"
+            SettingsError,
+            match=r"^odd cannot be created: DependencyNotInstalled: install this \(test_gym.py",
         ):
             host_env(make, "odd", 2)
 
@@ -478,15 +484,18 @@ class TestFailures:
 
         env = host_env(Fragile, "fragile", 2)
         env.reset(0)
-        with pytest.raises(Resumable, match=r"^fragile failed in step\(\): ZeroDivisionError: no$"):
+        with pytest.raises(
+            Resumable,
+            match=r"^fragile failed in step\(\): ZeroDivisionError: no \(test",
+        ):
             env.step(np.zeros(2, np.int32))
-        with pytest.raises(Resumable, match=r"^fragile failed in reset\(\): OSError: unlucky$"):
+        with pytest.raises(Resumable, match=r"^fragile failed in reset\(\): OSError: unlucky \("):
             env.reset(12)
         env.close()
 
 
 class TestWorkers:
-    def test_workers_change_no_bit_and_ignore_signals_but_not_sigkill(self):
+    def test_workers_change_no_bit_ignore_signals_and_are_replaced(self, capfd):
         """Three environments on two workers; signals to the process group reach them too."""
         make = env_factory("CartPole-v1")
         near, far = (host_env(make, "CartPole-v1", 3, workers, frames=2) for workers in (0, 2))
@@ -505,15 +514,23 @@ class TestWorkers:
             for _ in range(2):
                 (first, ours), (other, theirs) = play(near, 11, actions), play(far, 11, actions)
                 np.testing.assert_array_equal(first, other)
-                for one, another in zip(ours, theirs, strict=True):
+                for one, another in zip(arrays(ours), arrays(theirs), strict=True):
                     assert one.dtype == another.dtype
                     np.testing.assert_array_equal(one, another)
                 assert ours.ended.any(axis=0).all()
                 for process in workers:
                     os.kill(process.pid, signal.SIGTERM)
             workers[1].kill()
-            with pytest.raises(Resumable, match=r"^CartPole-v1: a worker died \(exit code -9\)$"):
-                far.step(actions[0])
+            workers[1].join()
+            replaced = far.step(actions[0])
+            assert replaced.lost.tolist() == [False, True, True]
+            assert replaced.mask.tolist() == [1, 0, 0]
+            assert replaced.discount[1:].tolist() == [0, 0]
+            following = far.step(actions[1])
+            assert following.lost is None
+            assert following.mask.tolist() == [1, 1, 1]
+            assert (following.obs[1:] != replaced.obs[1:]).any()
+            assert "a worker died (exit code -9); it is replaced" in capfd.readouterr().err
         finally:
             far.close()
         assert not any(process.is_alive() for process in workers)
@@ -529,7 +546,10 @@ class TestWorkers:
         env = host_env(Cursed, "cursed", 1, workers=4)
         try:
             np.testing.assert_array_equal(env.reset(0), [[0]])
-            with pytest.raises(Resumable, match=r"^cursed failed in step\(\): KeyError: 'gone'$"):
+            with pytest.raises(
+                Resumable,
+                match=r"^cursed failed in step\(\): KeyError: 'gone' \(test",
+            ):
                 env.step(np.zeros(1, np.int32))
         finally:
             env.close()
@@ -541,3 +561,64 @@ class TestWorkers:
             match=r"^counter cannot be sent to a worker: TypeError: .*; set workers to 0",
         ):
             host_env(lambda: next(stuck), "counter", 2, workers=1)
+
+
+class Answers(Counter):
+    """Answers an observation or a reward of one's choice in its second step."""
+
+    def __init__(self, space, good, bad, reward=0.0):
+        super().__init__()
+        self.observation_space, self.good, self.bad, self.reward = space, good, bad, reward
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.good, {}
+
+    def step(self, action):
+        self.steps += 1
+        late = self.steps == 2
+        obs = self.bad if late else self.good
+        return obs, self.reward if late else 0.0, False, False, {}
+
+
+DIGITS = spaces.MultiDiscrete([3, 4])
+BOTH = spaces.Dict({"here": spaces.Discrete(3), "there": spaces.Tuple([spaces.Discrete(4)])})
+
+
+@pytest.mark.parametrize(
+    ("space", "good", "bad", "line"),
+    [
+        (spaces.Discrete(5), 4, 5, "observation is 5, but its space is from 0 to 4"),
+        (spaces.Discrete(5, start=-1), -1, 4, "observation is 4, but its space is from -1 to 3"),
+        (spaces.Discrete(5), 4, 2.5, "an observation is float64, but its space is int64"),
+        (DIGITS, [2, 3], [0, 4], r"observation\[1\] is 4, but its space is from 0 to 3"),
+        (spaces.MultiBinary(2), [0, 1], [0, 2], r"observation\[1\] is 2, .* from 0 to 1"),
+        (
+            BOTH,
+            {"here": 0, "there": (0,)},
+            {"here": 3, "there": (0,)},
+            r"observation\['here'\] is 3, but its space is from 0 to 2",
+        ),
+        (
+            BOTH,
+            {"here": 0, "there": (0,)},
+            {"here": 0, "there": (-1,)},
+            r"observation\['there'\]\[0\] is -1, but its space is from 0 to 3",
+        ),
+    ],
+)
+def test_integers_are_checked_in_every_step(space, good, bad, line):
+    env = host_env(lambda: Answers(space, good, bad), "odd", 2)
+    env.reset(0)
+    env.step(np.zeros(2, np.int32))
+    with pytest.raises(Resumable, match=rf"^odd failed in step\(\): ValueError: {line}"):
+        env.step(np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize("reward", [[0.0, 1.0], None, "much", np.zeros(2)])
+def test_a_late_reward_that_is_a_list(reward):
+    env = host_env(lambda: Answers(spaces.Discrete(2), 0, 0, reward), "odd", 2)
+    env.reset(0)
+    env.step(np.zeros(2, np.int32))
+    with pytest.raises(Resumable, match=r"^odd failed in step\(\): ValueError: "):
+        env.step(np.zeros(2, np.int32))

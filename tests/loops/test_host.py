@@ -201,7 +201,9 @@ def test_an_error_of_the_environment_ends_the_run_in_one_line(lockstep):
     program = host.prepare_host(settings(lockstep=lockstep, make=lambda: Numbered(breaks=50)))
     with pytest.raises(Resumable) as found:
         chunks(program, 4)
-    assert str(found.value) == "CartPole-v1 failed in step(): RuntimeError: step 50"
+    error, _, source = str(found.value).partition(" (")
+    assert error == "CartPole-v1 failed in step(): RuntimeError: step 50"
+    assert source.startswith("test_host.py, line ")
     assert 0 < program.seed_states[0].carry.rollouts < 50 / LENGTH
     assert not actors()
 
@@ -220,6 +222,30 @@ def test_closing_the_stream_stops_the_actor_thread():
             assert broke.wait(60)  # in the second rollout; the thread may have ended since
         stream.close()
         assert not actors()
+
+
+def test_a_step_that_never_returns_ends_the_run(monkeypatch):
+    """After the limit of one step, times the environments."""
+    released = threading.Event()
+
+    class Stuck(Numbered):
+        def step(self, action):
+            if self.number == 2 * LENGTH:
+                released.wait()
+            return super().step(action)
+
+    program = host.prepare_host(settings(make=Stuck))
+    monkeypatch.setattr(host, "STEP_SECONDS", 0.5)
+    monkeypatch.setattr(host, "JOIN_SECONDS", 0.1)
+    try:
+        with pytest.raises(Resumable, match=r"^CartPole-v1: a step has not returned for 1 s: "):
+            chunks(program, 100)
+        assert actors()
+    finally:
+        released.set()
+        for thread in actors():
+            thread.join()
+    assert program.seed_states[0].carry.rollouts == 2
 
 
 def test_an_error_of_the_learner_stops_the_actor_thread():
@@ -248,3 +274,29 @@ def test_a_restored_run_has_the_learner_of_the_snapshot():
     one = chunks(resumed, 1)[-1].carry
     assert [int(seed_carry.rollouts) for seed_carry in one] == [3 * CHUNK] * 2
     assert same(saved, copy_of_saved)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_signal_does_not_wait_for_a_long_update_unless_it_uses_up_the_state(monkeypatch, replay):
+    """A signal comes in the third update; the state before it is yielded, and it is left behind."""
+    monkeypatch.setattr(host, "LEARN_SECONDS", 0.2)
+    shared = ("envs", "rollout", "chunk", "seeds", "torso")
+    on_policy = {name: SMALL[name] for name in shared} | {"make": Numbered}
+    chosen = api.make_settings("gym:CartPole-v1", "vanilla", **on_policy)
+    program = host.prepare_host(settings(make=Numbered) if replay else chosen)
+    learn, calls, sent = program.calls.learn, itertools.count(1), threading.Event()
+
+    def slow(*args):
+        result = jax.block_until_ready(learn(*args))
+        if next(calls) >= 3:
+            sent.set()
+        time.sleep(1.0 if sent.is_set() else 0.3)
+        return result
+
+    program = program._replace(calls=program.calls._replace(learn=slow))
+    signal_number = lambda: 15 if sent.is_set() else 0
+    outputs = list(host.run_host(program, poll=signal_number))
+    learned = sum(output.metrics["staleness"].shape[1] for output in outputs)
+    assert learned == (3 if replay else 2)
+    assert int(outputs[-1].carry[0].rollouts) == learned
+    assert int(program.seed_states[0].carry.rollouts) == learned

@@ -23,7 +23,7 @@ GOOD_STEPS = 400  # before the fault: more than the environment check plays
 OBS = np.zeros(2, np.float32)
 
 LEARNER = """
-import multiprocessing, sys, time
+import ctypes, multiprocessing, sys, time
 import gymnasium, numpy as np
 from ersac.envs.gym.make import host_env
 
@@ -33,13 +33,15 @@ class Stuck(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32), {}
     def step(self, action):
+        if sys.argv[1] == "GIL":
+            ctypes.PyDLL(None).sleep(1000)  # as a C extension that holds the lock
         time.sleep(1000)
 
 if __name__ == "__main__":
     env = host_env(Stuck, "stuck", 4, workers=3)
     env.reset(0)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    if sys.argv[1] == "stuck":
+    if sys.argv[1] != "idle":
         env.step(np.zeros(4, np.int32))
     time.sleep(1000)
 """
@@ -99,18 +101,18 @@ def test_a_worker_that_hangs_is_waited_for_and_then_killed(monkeypatch):
     env = make.host_env(lambda: Faulty("hangs"), "faulty", 2, workers=2)
     try:
         env.reset(0)
-        monkeypatch.setattr(workers, "ANSWER_SECONDS", 3.0)
+        monkeypatch.setattr(workers, "ANSWER_SECONDS", 1.0)
         with pytest.raises(
             Resumable,
-            match=r"^faulty: a worker has not answered for 3 s: "
-            r"check what its step\(\) or reset\(\) waits",
+            match=r"^faulty: a worker has not answered for 1 s: "
+            r"check what its step\(\) or reset\(\) waits for, 3 times in a row",
         ):
-            deque(map(env.step, np.zeros((2 * GOOD_STEPS, 2), np.int32)), maxlen=0)
+            deque(map(env.step, np.zeros((5 * GOOD_STEPS, 2), np.int32)), maxlen=0)
     finally:
         env.close()
 
 
-@pytest.mark.parametrize("doing", ["idle", "stuck"])
+@pytest.mark.parametrize("doing", ["idle", "stuck", "GIL"])
 def test_no_worker_outlives_a_learner_that_was_killed(doing, tmp_path):
     script = tmp_path / "learner.py"
     script.write_text(LEARNER)
@@ -125,6 +127,75 @@ def test_no_worker_outlives_a_learner_that_was_killed(doing, tmp_path):
     while time.monotonic() < deadline and any(map(alive, workers)):
         time.sleep(0.02)
     assert not any(map(alive, workers))
+
+
+SUSPENDED = """
+import multiprocessing, time
+import gymnasium, numpy as np
+from ersac.envs.gym import workers
+from ersac.envs.gym.make import host_env
+
+class Sleeps(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        time.sleep(1.5)
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+workers.ANSWER_SECONDS = 3.0
+env = host_env(Sleeps, "sleeps", 1, workers=1)
+env.reset(0)
+print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+print(env.step(np.zeros(1, np.int32)).lost)
+env.close()
+"""
+
+
+def test_the_time_of_a_suspended_job_does_not_count():
+    """Learner and worker are stopped for longer than the worker's limit."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SUSPENDED], stdout=subprocess.PIPE, text=True
+    ) as learner:
+        both = [learner.pid, *map(int, learner.stdout.readline().split())]
+        time.sleep(0.3)
+        for pid in both:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(4)
+        for pid in both:
+            os.kill(pid, signal.SIGCONT)
+        assert learner.communicate(timeout=60)[0] == "None\n"
+
+
+SCRIPT = """
+import gymnasium, numpy as np
+from ersac.envs.gym.make import host_env
+
+class Own(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+print("main")
+env = host_env(Own, "own", 2, workers=2)
+env.reset(0)
+print(env.step(np.zeros(2, np.int32)).reward.tolist())
+env.close()
+"""
+
+
+def test_a_script_needs_no_guard(tmp_path):
+    """A worker does not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (0, "main\n[1.0, 1.0]\n"), ended.stderr
 
 
 def alive(pid: int) -> bool:

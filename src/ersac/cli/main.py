@@ -1,8 +1,10 @@
 """The entry point: find the command, turn expected errors into one line and an exit code."""
 
+import os
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 
 from ersac import __version__, config
@@ -51,19 +53,60 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit with its code."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Run a command and exit with its code.
+
+    argv: the words of the command; None: those of this process, which then ends.
+    """
+    words = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        open_standard_files()
     try:
-        code = dispatch(argv)
+        code = dispatch(words)
     except exits.EXPECTED as error:
-        if "--debug" in argv:
+        if "--debug" in words:
             raise
         code = exits.exit_code(error)
-        print(f"ersac: {' '.join(str(error).split())}", file=sys.stderr)
+        exits.print_error(str(error))
     except KeyboardInterrupt:
-        print("ersac: interrupted", file=sys.stderr)
+        exits.print_error("interrupted")
         code = exits.signal_exit_code(signal.SIGINT)
+    if argv is None:
+        code = prepare_end(code)
     sys.exit(code)
+
+
+def prepare_end(code: int) -> int:
+    """Let this process end quietly, whatever still runs and whatever signal comes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = flush_output() or code
+    if any(thread.name in exits.LEFT_BEHIND for thread in threading.enumerate()):
+        os._exit(code)  # libraries may not be taken down while they compute
+    return code
+
+
+def open_standard_files() -> None:
+    """Open those of the three standard files that are closed: a run's file would take their place.
+
+    Libraries write their messages to descriptor 2, whatever that is.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+
+
+def flush_output() -> int:
+    """Write what standard output still holds; return 0, or an exit code if that fails."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        # Python would try again at its end, and print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        exits.print_error(f"cannot write to standard output: {error.strerror}")
+        return exits.IO
+    return exits.OK
 
 
 def dispatch(argv: list[str]) -> int:

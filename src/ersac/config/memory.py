@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ersac.config.agent import ActorCritic, BootDQN, Ensemble, Posterior, Replay, Rnd
+from ersac.config.cgroup import memory_limit
 from ersac.config.env import env_name
 from ersac.config.fields import SettingsError, leaves, override
 from ersac.config.run import Experiment, rollouts_per_chunk
@@ -116,8 +117,9 @@ def dense_size(hidden: tuple[int, ...], outputs: int) -> int:
 
 
 def memory_bytes() -> int:
-    """The memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """The memory of this machine, or the part of it that this process may use."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(physical, memory_limit() or physical)
 
 
 def check_memory(settings: Experiment, size: EnvSize | None = None) -> None:
@@ -137,9 +139,14 @@ def check_memory(settings: Experiment, size: EnvSize | None = None) -> None:
     depth = settings.env.depth
     env = f"of {env_name(settings.env)}" if depth is None else f"at --depth {depth}"
     raise SettingsError(
-        f"--seeds {settings.run.seeds} {env} needs about {need / 1e9:,.0f} GB, "
-        f"and this machine has {have / 1e9:,.0f}; {advice}"
+        f"--seeds {settings.run.seeds} {env} needs about {_gigabytes(need)} GB, "
+        f"and this machine has {_gigabytes(have)}; {advice}"
     )
+
+
+def _gigabytes(size: int) -> str:
+    """Whole gigabytes, or tenths where there are less than ten."""
+    return f"{size / 1e9:,.0f}" if size >= 10e9 else f"{size / 1e9:.2g}"
 
 
 def largest_fit(settings: Experiment, name: str, have: int, size: EnvSize | None = None) -> int:

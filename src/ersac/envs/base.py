@@ -6,13 +6,17 @@ No jax here: worker processes that step environments do not need it.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from ersac.types import Array, Key, Tree
+
+ANY_ERROR = (Exception, SystemExit)  # environments raise anything; a KeyboardInterrupt passes
 
 
 class Discrete(NamedTuple):
@@ -93,6 +97,7 @@ class HostStep(NamedTuple):
     mask: np.ndarray  # [N] float32       0 on a fake step
     ended: np.ndarray  # [N] bool         the last real step of an episode, terminated or truncated
     goal: np.ndarray  # [N] bool          whether the episode succeeded, read where `ended`
+    lost: np.ndarray | None = None  # [N] bool   a fake step: the episode broke off unrecorded
 
 
 class HostEnv(NamedTuple):
@@ -130,4 +135,15 @@ def cardinality(space: Space) -> int:
 
 def error_line(error: BaseException) -> str:
     """The type of an exception and the first line of its text."""
-    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    try:
+        lines = str(error).strip().splitlines()[:1]
+    except ANY_ERROR:  # an environment's exception may fail in __str__
+        lines = []
+    return ": ".join([type(error).__name__, *lines])
+
+
+def error_source(error: BaseException, within: Path) -> str:
+    """Where an exception was raised, ' (file.py, line 3)'; empty if in the directory `within`."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    path = Path(frame.filename)
+    return "" if path.parent == within else f" ({path.name}, line {frame.lineno})"

@@ -20,6 +20,7 @@ FIRST_RESET, BUFFER_DRAWS = 2**31 - 1, 2**31 - 2
 
 Carry = Any  # the state of all seeds between two chunks; each loop has its own type
 OnNonFinite = Callable[[int, str], None]  # index of a seed, message
+Poll = Callable[[], int]  # the number of a signal that was received, or 0
 
 
 class EpisodeSteps(NamedTuple):
@@ -30,8 +31,13 @@ class EpisodeSteps(NamedTuple):
     episode_return: Any
 
 
+def no_signal() -> int:
+    """Return 0: the `Poll` where signals are not received."""
+    return 0
+
+
 class ChunkOutput(NamedTuple):
-    """What a chunk of rollouts returns to the host."""
+    """What a chunk of rollouts, or a part of one, returns to the host."""
 
     episodes: EpisodeSteps  # [seeds, rollouts, N, T]
     metrics: dict[str, np.ndarray]  # [seeds, rollouts]
@@ -64,8 +70,8 @@ class Loop(NamedTuple):
 
     # settings, settings of each seed where they differ -> program at its start
     prepare: Callable[..., Any]
-    # program, on_nonfinite -> chunks without end; the caller decides when to stop
-    run: Callable[[Any, OnNonFinite], Generator[ChunkOutput]]
+    # program, on_nonfinite, poll -> chunks without end; the caller decides when to stop
+    run: Callable[[Any, OnNonFinite, Poll], Generator[ChunkOutput]]
     # program, carry, on_nonfinite -> the tree that a checkpoint stores, on the host
     snapshot: Callable[..., Tree]
     # program, tree of a snapshot -> program at that state

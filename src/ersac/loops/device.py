@@ -27,7 +27,9 @@ from ersac.loops.base import (
     EpisodeSteps,
     Loop,
     OnNonFinite,
+    Poll,
     jax_options,
+    no_signal,
     nonfinite_message,
     raise_nonfinite,
     run_seeds,
@@ -303,9 +305,9 @@ def _zero_counters(env: Env, seeds: int) -> tuple[np.ndarray, Tree, np.ndarray]:
 
 
 def run_device(
-    program: DeviceProgram, on_nonfinite: OnNonFinite = raise_nonfinite
+    program: DeviceProgram, on_nonfinite: OnNonFinite = raise_nonfinite, poll: Poll = no_signal
 ) -> Generator[ChunkOutput]:
-    """Yield chunk after chunk, without end.
+    """Yield chunk after chunk, without end; a chunk cannot be interrupted, so `poll` is not read.
 
     `on_nonfinite` is called for every seed with a non-finite number; other seeds are not affected.
     """

@@ -1,10 +1,10 @@
 """The loop for environments on the host: Gymnasium, and everything else that JAX cannot step.
 
 An actor steps N environments together and passes whole rollouts to the learner, which is
-`learn.learn` as in every loop. By default both run at the same time, in two threads: the actor
-takes the newest parameters at the start of each rollout, and waits if they are more than
-`max_staleness` rollouts behind. With `lockstep` they take turns, and a run is reproducible to the
-bit.
+`learn.learn` as in every loop. They have a thread each: the actor takes the newest parameters at
+the start of each rollout, and waits if they are more than `max_staleness` rollouts behind. With
+`lockstep` they may not be behind, so that acting and learning take turns, and a run is reproducible
+to the bit. The learner's thread never steps an environment, so it hears a signal in any step.
 
 Acting is dominated by the overhead of compiled calls, so there is one call per step, with few
 arguments: parameters are packed into few arrays, and the noise of a chunk is drawn at once.
@@ -28,6 +28,7 @@ from jax import numpy as jnp
 from ersac import config
 from ersac.agents.base import Agent, Metrics
 from ersac.agents.build import make_agent, make_buffer
+from ersac.config.run import CHUNK_SECONDS
 from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
 from ersac.envs.make import make_host_env
 from ersac.loops import devices, guard
@@ -38,18 +39,25 @@ from ersac.loops.base import (
     EpisodeSteps,
     Loop,
     OnNonFinite,
+    Poll,
     jax_options,
+    no_signal,
     nonfinite_message,
     raise_nonfinite,
     run_seeds,
 )
 from ersac.loops.learn import learn
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
+from ersac.runs import exits
 from ersac.runs.checkpoint import flatten
+from ersac.runs.exits import Resumable
 from ersac.runs.seal import arrays_below
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
 POLL_SECONDS = 0.1  # how often a waiting thread checks whether it was stopped
+JOIN_SECONDS = 2.0  # for the actor to end; one that is still in a step is left there
+LEARN_SECONDS = 1.0  # an update that takes longer is left behind when a signal comes
+STEP_SECONDS = 300.0  # for a step of an environment to return
 MAX_PACKED = 2**13  # numbers: copying a larger array takes longer than passing it as an argument
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # waking a thread takes longer than acting
 
@@ -70,6 +78,9 @@ class SeedState:
         self.key = jax.random.key(seed)
         self.newest: ActorParams | None = None  # replaced in one assignment: threads share it
         self.updated = threading.Condition()  # notified after `newest` was replaced
+        self.actor: threading.Thread | None = None
+        self.steps = 0  # that the actor has begun: whether it is stuck in one
+        self.learn_seconds = 0.0  # of the last update
         self.obs: np.ndarray | None = None  # [N, ...]
         self.episode_state: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
@@ -457,6 +468,7 @@ def act_rollout(
     for t in range(length):
         if stop.is_set():
             raise StopActing
+        seed_state.steps += 1
         drawn = calls.act_step(
             actor_params.packed,
             seed_state.episode_state,
@@ -471,14 +483,15 @@ def act_rollout(
         seed_state.obs = step.obs
         obs.append(step.obs)
         steps.append(step)
-        if has_episode_state and step.ended.any():
+        restarts = step.ended if step.lost is None else step.ended | step.lost
+        if has_episode_state and restarts.any():
             seed_state.episode_state = calls.restart_episodes(
                 actor_params.learner,
                 seed_state.episode_state,
                 seed_state.key,
                 rollout,
                 t,
-                step.ended,
+                restarts,
             )
     action, log_mu = calls.join_steps(dist_params, actions)
     column = lambda name: stack_steps((getattr(step, name) for step in steps), log_mu.dtype)
@@ -508,6 +521,8 @@ def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
         seed_state.episode_return += step.reward
         returns[:, t] = seed_state.episode_return
         seed_state.episode_return[step.ended] = 0.0
+        if step.lost is not None:
+            seed_state.episode_return[step.lost] = 0.0
     if seed_state.env.target is not None:
         goal = goal | (returns >= seed_state.env.target)
     return EpisodeSteps(ended, goal, returns)
@@ -528,10 +543,33 @@ class Failure(NamedTuple):
     error: BaseException
 
 
+def next_rollout(seed_state: SeedState, acted: queue.Queue[Any], poll: Poll) -> ActedRollout:
+    """Wait for the actor's next rollout; StopActing after a signal."""
+    limit = STEP_SECONDS * seed_state.env.envs
+    waited, steps = 0.0, seed_state.steps
+    while not poll():
+        try:
+            item = acted.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            # Waits are counted instead of a clock read: the whole job may have been suspended.
+            waited = waited + POLL_SECONDS if steps == seed_state.steps else 0.0
+            steps = seed_state.steps
+            if waited > limit:
+                raise Resumable(
+                    f"{seed_state.env.name}: a step has not returned for {limit:g} s: "
+                    "check what step() or reset() waits for"
+                ) from None
+        else:
+            if isinstance(item, Failure):
+                raise item.error
+            return item
+    raise StopActing
+
+
 def stream_rollouts(
-    program: HostProgram, seed_state: SeedState, count: int
+    program: HostProgram, seed_state: SeedState, count: int, poll: Poll = no_signal
 ) -> Generator[ActedRollout]:
-    """Yield rollouts of a seed without end, acted in another thread unless in lock-step.
+    """Yield rollouts of a seed without end, acted in another thread; StopActing after a signal.
 
     count: rollouts whose noise is drawn at once.
     """
@@ -539,7 +577,7 @@ def stream_rollouts(
     seed_state.newest = ActorParams(learner, program.calls.pack(learner), start)
     stop = threading.Event()
     assert program.settings.env.on_host
-    max_staleness = program.settings.env.max_staleness
+    max_staleness = 0 if program.settings.env.lockstep else program.settings.env.max_staleness
 
     def act() -> Iterator[ActedRollout]:
         for first in itertools.count(start, count):
@@ -551,9 +589,6 @@ def stream_rollouts(
                 wait_for_parameters(seed_state, first + r - max_staleness, stop)
                 yield act_rollout(program, seed_state, chunk_noise, first, r, stop)
 
-    if program.settings.env.lockstep:
-        yield from act()
-        return
     acted: queue.Queue[Any] = queue.Queue()  # wait_for_parameters bounds its length
 
     def work() -> None:
@@ -565,31 +600,41 @@ def stream_rollouts(
         except BaseException as error:
             acted.put(Failure(error))
 
-    thread = threading.Thread(target=work, name="actor", daemon=True)
-    thread.start()
+    seed_state.actor = threading.Thread(target=work, name=exits.LEFT_BEHIND[0], daemon=True)
+    seed_state.actor.start()
     try:
         while True:
-            item = acted.get()
-            if isinstance(item, Failure):
-                raise item.error
-            yield item
+            yield next_rollout(seed_state, acted, poll)
     finally:
         stop.set()
-        thread.join()
+        seed_state.actor.join(JOIN_SECONDS)
 
 
-def learn_rollout(
-    program: HostProgram, seed_state: SeedState, acted: ActedRollout
-) -> tuple[EpisodeSteps, Metrics, Metrics]:
+Learned = tuple[EpisodeSteps, Metrics, Metrics]  # of a rollout: the last are its finite sums
+
+
+def learn_rollout(program: HostProgram, seed_state: SeedState, acted: ActedRollout) -> Learned:
     """Learn from a rollout of a seed; return its episodes, metrics and finite sums.
 
     There is little Python here: while one thread runs Python, the other waits.
     """
+    return publish(seed_state, acted, update(program, seed_state, acted))
+
+
+def update(program: HostProgram, seed_state: SeedState, acted: ActedRollout) -> Any:
+    """Return what the compiled update returns for a rollout of a seed, once it is there."""
     learner, buffer_state, rollouts = seed_state.carry
-    learner, packed, buffer_state, metrics, sums = program.calls.learn(
+    updated = program.calls.learn(
         program.floats, learner, buffer_state, acted.trajectory, seed_state.key, rollouts
     )
-    jax.block_until_ready(packed)  # else the actor would wait for them
+    jax.block_until_ready(updated[1])  # the parameters: else the actor would wait for them
+    return updated
+
+
+def publish(seed_state: SeedState, acted: ActedRollout, updated: Any) -> Learned:
+    """Make an update the newest state of a seed."""
+    learner, packed, buffer_state, metrics, sums = updated
+    rollouts = seed_state.carry.rollouts
     with seed_state.updated:
         seed_state.newest = ActorParams(learner, packed, int(rollouts) + 1)
         seed_state.carry = HostCarry(learner, buffer_state, rollouts + 1)
@@ -598,35 +643,103 @@ def learn_rollout(
 
 
 def run_host(
-    program: HostProgram, on_nonfinite: OnNonFinite = raise_nonfinite
+    program: HostProgram, on_nonfinite: OnNonFinite = raise_nonfinite, poll: Poll = no_signal
 ) -> Generator[ChunkOutput]:
-    """Yield chunk after chunk, without end; seeds take turns.
+    """Yield chunk after chunk until a signal comes; a chunk that takes long comes in parts.
 
-    Actors go on between chunks, until the generator is closed.
+    Actors go on between chunks, until the generator is closed. After a signal, or where an actor
+    fails, the rollouts that all seeds have learned from are yielded first.
     """
-    rollouts, count = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
+    rollouts, length = int(program.carry[0].rollouts), config.rollouts_per_chunk(program.settings)
     with contextlib.ExitStack() as stack:
         streams = [
-            stack.enter_context(contextlib.closing(stream_rollouts(program, seed_state, count)))
+            stack.enter_context(
+                contextlib.closing(stream_rollouts(program, seed_state, length, poll))
+            )
             for seed_state in program.seed_states
         ]
         while True:
             began = time.perf_counter()
-            outputs = [
-                [
-                    learn_rollout(program, seed_state, acted)
-                    for acted in itertools.islice(stream, count)
+            outputs, error = learn_part(program, streams, length - rollouts % length, poll)
+            if outputs:
+                stack_leaves = lambda *leaves: np.stack(leaves)
+                by_seed = [
+                    jax.tree.map(stack_leaves, *of_seed) for of_seed in zip(*outputs, strict=True)
                 ]
-                for seed_state, stream in zip(program.seed_states, streams, strict=True)
-            ]
-            stack_leaves = lambda *leaves: np.stack(leaves)
-            by_seed = [jax.tree.map(stack_leaves, *of_seed) for of_seed in outputs]
-            episodes, metrics, sums = jax.tree.map(stack_leaves, *by_seed)
-            for value in guard.find_nonfinite(sums, metrics, program.settings.agent.rollout):
-                on_nonfinite(value.seed, nonfinite_message(program, value, rollouts))
-            rollouts += count
-            carry = [seed_state.carry for seed_state in program.seed_states]
-            yield ChunkOutput(episodes, metrics, carry, time.perf_counter() - began)
+                episodes, metrics, sums = jax.tree.map(stack_leaves, *by_seed)
+                for value in guard.find_nonfinite(sums, metrics, program.settings.agent.rollout):
+                    on_nonfinite(value.seed, nonfinite_message(program, value, rollouts))
+                rollouts += len(outputs)
+                carry = [seed_state.carry for seed_state in program.seed_states]
+                yield ChunkOutput(episodes, metrics, carry, time.perf_counter() - began)
+            if isinstance(error, StopActing):
+                return
+            if error is not None:
+                raise error
+
+
+def learn_all(program: HostProgram, acted: Sequence[ActedRollout], poll: Poll) -> list[Learned]:
+    """Learn from a rollout of every seed.
+
+    Where an update takes long and leaves the state before it as it was, a signal does not wait for
+    it: StopActing is raised, and the update is left behind in its thread.
+    """
+    pairs = list(zip(program.seed_states, acted, strict=True))
+    first, began = program.seed_states[0], time.perf_counter()
+    donates = bool(jax.tree.leaves(first.carry.buffer_state))
+    if first.learn_seconds < LEARN_SECONDS or donates:
+        learned = [learn_rollout(program, *pair) for pair in pairs]
+    else:
+        updates = call_unless_signal(lambda: [update(program, *pair) for pair in pairs], poll)
+        learned = [publish(*pair, one) for pair, one in zip(pairs, updates, strict=True)]
+    first.learn_seconds = time.perf_counter() - began
+    return learned
+
+
+def call_unless_signal(function: Callable[[], Any], poll: Poll) -> Any:
+    """Call a function in another thread; StopActing if a signal comes and it does not return."""
+    results: queue.Queue[Any] = queue.Queue()
+
+    def work() -> None:
+        try:
+            results.put(function())
+        except BaseException as error:
+            results.put(Failure(error))
+
+    threading.Thread(target=work, name=exits.LEFT_BEHIND[1], daemon=True).start()
+    waited = 0.0  # since the signal
+    while waited < LEARN_SECONDS:
+        try:
+            result = results.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            waited += POLL_SECONDS * bool(poll())
+        else:
+            if isinstance(result, Failure):
+                raise result.error
+            return result
+    raise StopActing
+
+
+def learn_part(
+    program: HostProgram, streams: Sequence[Iterator[ActedRollout]], most: int, poll: Poll
+) -> tuple[list[list[Learned]], Exception | None]:
+    """Learn from up to `most` rollouts of every seed, for about two seconds.
+
+    Returns the outputs by rollout and seed, and the error that ended acting, if any. A rollout of
+    all seeds is acted before any is learned from, because learning uses up the state before it.
+    """
+    deadline = time.perf_counter() + CHUNK_SECONDS
+    outputs: list[list[Learned]] = []
+    while len(outputs) < most and (not outputs or time.perf_counter() < deadline):
+        try:
+            acted = [next(stream) for stream in streams]
+        except Exception as error:
+            return outputs, error
+        try:
+            outputs.append(learn_all(program, acted, poll))
+        except StopActing as error:
+            return outputs, error
+    return outputs, None
 
 
 def describe_host(program: HostProgram) -> dict[str, str | int]:
@@ -662,9 +775,10 @@ def restore_host(program: HostProgram, state: Tree) -> HostProgram:
 
 
 def close_host(program: HostProgram) -> None:
-    """Close the environments."""
+    """Close the environments, except those in which an actor is stuck."""
     for seed_state in program.seed_states:
-        seed_state.env.close()
+        if seed_state.actor is None or not seed_state.actor.is_alive():
+            seed_state.env.close()
 
 
 def host_learner(carry: list[HostCarry], seed_index: int) -> Learner:

@@ -1,15 +1,23 @@
-"""Exit codes, the errors that have one, and the signals SIGINT and SIGTERM."""
+"""Exit codes, the errors that have one, and the signals that stop a run."""
 
+import contextlib
 import os
 import signal
+import sys
 import threading
+import time
 from types import TracebackType
 from typing import Any
 
 from ersac.config import SettingsError
 
 OK, SETTINGS, NON_FINITE, IO, RESUMABLE = 0, 2, 3, 74, 75
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The terminal is gone (SIGHUP); SLURM warns before the time limit (SIGUSR1).
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+URGENT = (signal.SIGINT, signal.SIGTERM)  # these stop at once if they come second
+# Threads that may still be in a step or an update when a run has ended.
+LEFT_BEHIND = ("actor", "learner")
+SAME_EVENT_SECONDS = 0.1  # a shell and the kernel may both send a signal for one event
 
 
 class NonFinite(ArithmeticError):
@@ -52,11 +60,11 @@ def signal_exit_code(number: int) -> int:
 
 
 class SignalWatcher:
-    """Receives SIGINT and SIGTERM even while the main thread is inside a compiled call.
+    """Receives signals even while the main thread is inside a compiled call.
 
     Python's own signal handlers would wait for the call to return. After the first call of `poll`,
-    the first signal is returned by the next `poll` and a second one exits at once. Before it there
-    is nothing to save, and the first signal exits at once.
+    the first signal is answered in one line and returned by the next `poll`; a second SIGINT or
+    SIGTERM exits at once. Before it there is nothing to save, and the first signal exits at once.
     """
 
     def __init__(self) -> None:
@@ -75,7 +83,9 @@ class SignalWatcher:
         self._write_fd = write_fd
         self._previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         self._previous: dict[int, Any] = {
-            number: signal.signal(number, lambda *_: None) for number in SIGNALS
+            number: signal.signal(number, lambda *_: None)
+            for number in SIGNALS
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # nohup
         }
         threading.Thread(target=self._listen, args=(read_fd,), daemon=True).start()
         return self
@@ -93,14 +103,33 @@ class SignalWatcher:
         os.close(self._write_fd)  # ends the thread
 
     def _listen(self, read_fd: int) -> None:
+        first = 0.0
         while data := os.read(read_fd, 1):
             number = data[0]
             if number not in SIGNALS:
                 continue
-            if self._received or not self._polled:
-                if os.isatty(1):
-                    os.write(1, b"\x1b[?25h")  # a live table hides the cursor
-                os.write(2, b"ersac: stopped at once\n")
-                os._exit(signal_exit_code(number))
-            self._received = number
+            if not self._polled:
+                _exit_at_once(number)
+            elif not self._received:
+                self._received, first = number, time.monotonic()
+                name = signal.Signals(number).name
+                print_error(f"{name}: saving and stopping; a second one stops at once")
+            elif number in URGENT and time.monotonic() > first + SAME_EVENT_SECONDS:
+                _exit_at_once(number)
         os.close(read_fd)
+
+
+def _exit_at_once(number: int) -> None:
+    """End this process without saving, from any thread."""
+    if os.isatty(1):
+        with contextlib.suppress(OSError):
+            os.write(1, b"\x1b[?25h")  # a live table hides the cursor
+    with contextlib.suppress(OSError):
+        os.write(2, b"ersac: stopped at once\n")
+    os._exit(signal_exit_code(number))
+
+
+def print_error(text: str) -> None:
+    """Print one line to standard error, if that still exists: a terminal may be gone."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)

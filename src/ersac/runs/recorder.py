@@ -8,7 +8,7 @@ import numpy as np
 
 from ersac import display
 from ersac.analysis import scores
-from ersac.config import Experiment, deep_sea_env
+from ersac.config import Experiment, deep_sea_env, rollouts_per_chunk
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
 
 METRIC_POINTS = 2000  # stored of each metric; beyond this every other point is dropped
@@ -30,6 +30,9 @@ class Recorder:
         self.solved_at: list[int | None] = [None] * len(self.seeds)  # episodes
         self.steps, self.chunks = 0, 0
         self.rows: list[dict[str, np.ndarray]] = []  # metrics, a row a chunk
+        # Metrics [seeds, rollouts] of a chunk that has not ended: on the host a part of a chunk may
+        # be added, and how long the parts are depends on a clock.
+        self.pending: dict[str, np.ndarray] = {}
         self.map_snapshots: list[MapSnapshot] = []
         self.map_halvings = 0  # how often every other map snapshot was dropped
         self.failed: dict[int, str] = {}  # reason by index of a seed
@@ -40,24 +43,49 @@ class Recorder:
         return (*self.settings.agent.METRICS, *(("staleness",) if self.env.on_host else ()))
 
     @property
+    def rollouts(self) -> int:
+        """Rollouts that every seed has learned from."""
+        return self.chunks * rollouts_per_chunk(self.settings) + self._pending_rollouts()
+
+    @property
     def steps_per_seed(self) -> int:
         """Environment steps that every seed has taken."""
         return self.steps // len(self.seeds)
 
     def add(self, chunk: Any) -> None:
-        """Add a chunk. Episodes beyond the budget are stored too: the budget may be raised."""
+        """Add a chunk, or the next part of one.
+
+        Episodes beyond the budget are stored too: the budget may be raised.
+        """
         before = self.steps_per_seed
         self.steps += chunk.episodes.ended.size
-        self.chunks += 1
         for i in range(len(self.seeds)):
             ended = chunk.episodes.ended[i]  # [rollouts, N, T]
             goals, returns = chunk.episodes.goal[i][ended], chunk.episodes.episode_return[i][ended]
             self._add_episodes(i, goals, returns.astype(np.float32))
             self.end_steps[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
-        metrics = {name: chunk.metrics[name].mean(axis=1) for name in self.metric_names}
-        self.rows.append({"step": np.asarray(self.steps_per_seed)} | metrics)
+        self._add_metrics({name: chunk.metrics[name] for name in self.metric_names})
+
+    def _add_metrics(self, metrics: dict[str, np.ndarray]) -> None:
+        """Add metrics [seeds, rollouts]; those of a whole chunk become a row."""
+        if self.pending:
+            join = lambda name: np.concatenate([self.pending[name], metrics[name]], axis=1)
+            metrics = {name: join(name) for name in metrics}
+        self.pending = metrics
+        if self._pending_rollouts() < rollouts_per_chunk(self.settings):
+            return
+        self.chunks += 1
+        self.rows.append(self._pending_row())
+        self.pending = {}
         if len(self.rows) > METRIC_POINTS:
             self.rows = self.rows[1::2]
+
+    def _pending_rollouts(self) -> int:
+        return next(iter(self.pending.values())).shape[1] if self.pending else 0
+
+    def _pending_row(self) -> dict[str, np.ndarray]:
+        means = {name: values.mean(axis=1) for name, values in self.pending.items()}
+        return {"step": np.asarray(self.steps_per_seed)} | means
 
     def _add_episodes(self, i: int, goals: np.ndarray, returns: np.ndarray) -> None:
         self.goals[i].append(goals)
@@ -98,7 +126,7 @@ class Recorder:
 
     def status(self, seconds: float) -> display.Status:
         """Return the progress of the run, for display."""
-        last, run = self.rows[-1], self.settings.run
+        last, run = self._pending_row() if self.pending else self.rows[-1], self.settings.run
         done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
         if run.steps is not None:
             done, budget, unit = min(run.steps, self.steps_per_seed), run.steps, "steps"
@@ -119,7 +147,12 @@ class Recorder:
         )
 
     def is_finished(self) -> bool:
-        """Return whether the budget is spent, or all seeds are solved and that ends the run."""
+        """Return whether the budget is spent, or all seeds are solved and that ends the run.
+
+        Only whole chunks end a run: where it ends must not depend on a clock.
+        """
+        if self.pending:
+            return False
         active = [i for i in range(len(self.seeds)) if i not in self.failed]
         run = self.settings.run
         spent = bool((self.episodes[active] >= run.episodes).all())
@@ -150,7 +183,12 @@ class Recorder:
         return Metrics(columns.pop("step"), columns)
 
     def _metric_columns(self) -> dict[str, np.ndarray]:
-        return {name: np.stack([row[name] for row in self.rows], axis=-1) for name in self.rows[0]}
+        rows = self.rows or [self._pending_row()]
+        names = ("step", *self.metric_names)
+        return {
+            name: np.stack([row[name] for row in rows], axis=-1)[..., : len(self.rows)]
+            for name in names
+        }
 
     def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
         """Return two snapshots for the picture: exploration half way across, and the last one."""
@@ -184,6 +222,7 @@ class Recorder:
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
+            **{f"pending_{name}": values for name, values in self.pending.items()},
         }
         if not self.env.episode_length:
             state["when"] = _join(self.end_steps)
@@ -216,6 +255,8 @@ class Recorder:
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}
+        pending = {name: state.get(f"pending_{name}") for name in recorder.metric_names}
+        recorder.pending = {name: values for name, values in pending.items() if values is not None}
         columns = {name: state[f"metric_{name}"] for name in ("step", *recorder.metric_names)}
         recorder.rows = [
             {name: column[..., m] for name, column in columns.items()}

@@ -1,6 +1,7 @@
 """One execution of a run, or of a batch of a sweep, from its start or its last checkpoint on."""
 
 import contextlib
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ersac import config, display
-from ersac.config import Experiment
+from ersac import display
+from ersac.config import Experiment, SettingsError
 from ersac.runs import exits, run_dir, seal
 from ersac.runs.recorder import Recorder
 from ersac.runs.run_dir import MapSnapshot, Timings
@@ -44,8 +45,17 @@ class Job:
 
 def make_job(settings: Experiment, directory: Path | None) -> Job:
     """Return the job of a single run."""
-    hint = f"resume with: ersac resume {directory}"
-    return Job(settings, directory, run_dir.run_hash(settings), hint)
+    return Job(settings, directory, run_dir.run_hash(settings), resume_hint(settings, directory))
+
+
+def resume_hint(settings: Experiment, directory: Path | None) -> str:
+    """Return how to continue a run, as a line that can be pasted; empty if nothing is kept."""
+    if directory is None:
+        return ""
+    if settings.env.on_host and settings.env.make is not None:
+        options = f"out={str(directory)!r}, resume=True"
+        return f"resume with: ersac.train({settings.env.id}, ..., {options})"
+    return f"resume with: ersac resume {shlex.quote(str(directory))}"
 
 
 @dataclass
@@ -59,6 +69,7 @@ class Session:
     earlier: Timings  # of the sessions before this one
     started: float  # time.perf_counter() at the start of this session
     running: float = 0.0  # seconds in chunks, of this session
+    save_failed: bool = False  # the last save: another attempt would fail too
 
     def timings(self) -> Timings:
         """Return the seconds that the run has taken over all its sessions."""
@@ -75,10 +86,33 @@ class Session:
         (raise_nonfinite if self.job.is_single_run else self.recorder.fail)(seed_index, reason)
 
     def save(self, carry: Any) -> None:
-        """Write a checkpoint, unless no chunk has run yet."""
-        if self.recorder.chunks:
-            number = self.recorder.chunks * config.rollouts_per_chunk(self.program.settings)
-            self.checkpointer.save(number, lambda: self._state(carry), self.timings())
+        """Write a checkpoint, unless nothing has been learned yet."""
+        if self.recorder.rollouts:
+            self.save_failed = True
+            self.checkpointer.save(
+                self.recorder.rollouts, lambda: self._state(carry), self.timings()
+            )
+            self.save_failed = False
+
+    def leave(self, carry: Any, error: Exception) -> Exception:
+        """Save the last good state of a run that `error` ends; return the error to raise.
+
+        Not after a failed save, nor where a number is not finite.
+        """
+        if self.save_failed or isinstance(error, exits.NonFinite):
+            return error
+        with contextlib.suppress(RuntimeError, MemoryError):  # a failed call has taken its carry
+            self.save(carry)
+        lines = (describe_end(error), self.job.resume_hint)
+        text = "; ".join(line for line in lines if line)
+        match error:
+            case exits.Stopped():
+                return exits.Stopped(error.number, text)
+            case SettingsError():
+                return SettingsError(text)
+            case exits.Resumable() | MemoryError():
+                return exits.Resumable(text)
+        return error if self.checkpointer.saved is None else exits.Resumable(text)
 
     def _state(self, carry: Any) -> "Tree":
         """Return everything that the rest of the run depends on."""
@@ -137,14 +171,16 @@ def run_session(
     """
     carry = session.program.carry
     loop = loop_of(session.job.settings)
+    run = loop.run(session.program, session.on_nonfinite, poll)
     try:
         # Closing the generator stops the actor thread, whatever happens in this block.
-        with contextlib.closing(loop.run(session.program, session.on_nonfinite)) as chunks:
+        with contextlib.closing(run) as chunks:
             while not session.recorder.is_finished():
                 if number := poll():
-                    session.save(carry)
-                    raise exits.Stopped(number, f"stopped; {session.job.resume_hint}")
-                chunk = next(chunks)
+                    raise exits.Stopped(number, "stopped")
+                chunk = next(chunks, None)
+                if chunk is None:  # a signal came before anything was complete
+                    continue
                 carry = chunk.carry
                 session.running += chunk.seconds
                 session.recorder.add(chunk)
@@ -156,14 +192,20 @@ def run_session(
                 if session.checkpointer.due():
                     session.save(carry)
             session.save(carry)
-    except exits.EXPECTED:
-        raise
     except Exception as error:
-        if session.checkpointer.saved is None:
+        if (left := session.leave(carry, error)) is error:
             raise
-        message = f"{type(error).__name__}: {error}; {session.job.resume_hint}"
-        raise exits.Resumable(message) from error
+        raise left from error
     return carry
+
+
+def describe_end(error: Exception) -> str:
+    """Return why a run ended, in one line."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if isinstance(error, exits.EXPECTED):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def take_map_snapshot(session: Session, carry: Any) -> MapSnapshot:

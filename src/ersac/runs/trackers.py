@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from ersac import display
 from ersac.config import SettingsError, Track
 from ersac.packages import require_package
 from ersac.runs import disk, run_dir
@@ -201,6 +202,44 @@ class WandB:
             run.finish()
 
 
+class SafeTracker:
+    """A tracker that never ends a run.
+
+    Where it fails it is made again, from all that is recorded; if that fails too it is dropped.
+    """
+
+    def __init__(
+        self, make: Callable[[Path, Recorder], Tracker], directory: Path, recorder: Recorder
+    ) -> None:
+        self.make, self.directory = make, directory
+        self.tracker: Tracker | None = make(directory, recorder)
+
+    def update(self, recorder: Recorder) -> None:
+        """Log what the recorder has and has not been logged yet."""
+        if self.tracker is None:
+            return
+        try:
+            self.tracker.update(recorder)
+        except Exception:
+            try:
+                self.tracker = self.make(self.directory, recorder)
+            except Exception as error:
+                self._drop(error)
+
+    def close(self) -> None:
+        """Finish the files."""
+        if self.tracker is not None:
+            try:
+                self.tracker.close()
+            except Exception as error:
+                self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        name = type(self.tracker).__name__
+        self.tracker = None
+        display.note(f"{name} failed, and the run continues without it: {error}")
+
+
 class TrackerType(NamedTuple):
     """A tracker that an option enables, and the package that it needs."""
 
@@ -231,7 +270,7 @@ def open_trackers(
     with contextlib.ExitStack() as stack:
         if directory is not None:
             for tracker in _enabled(track).values():
-                opened.append(tracker.make(directory, recorder))
+                opened.append(SafeTracker(tracker.make, directory, recorder))
                 stack.callback(opened[-1].close)
         yield opened
 

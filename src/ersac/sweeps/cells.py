@@ -81,6 +81,9 @@ class _CellDisplay:
     def __init__(self, on_steps: Callable[[int], None]) -> None:
         self.on_steps = on_steps
 
+    def prepare(self) -> None:
+        """Nothing: the sweep says it once."""
+
     def show(self, status: display.Status) -> None:
         """Report what has been done of the budget."""
         self.on_steps(status.done)

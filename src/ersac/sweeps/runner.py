@@ -363,6 +363,9 @@ class _BatchDisplay:
     def __init__(self, batch: Batch, on_steps: Callable[[int], None]) -> None:
         self.steps_per_episode, self.on_steps = batch.steps_per_episode, on_steps
 
+    def prepare(self) -> None:
+        """Nothing."""
+
     def show(self, status: display.Status) -> None:
         """Report the steps of the episodes done."""
         self.on_steps(status.done * self.steps_per_episode)

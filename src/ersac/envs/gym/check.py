@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from ersac.config import SettingsError
+from ersac.envs.base import ANY_ERROR
 from ersac.envs.gym import probe
 from ersac.envs.gym.check_rules import (
     PLAY_RULES,
@@ -23,7 +24,6 @@ from ersac.envs.gym.check_rules import (
     check_observation_space,
 )
 from ersac.envs.gym.probe import (
-    ANY_ERROR,
     InvalidEnv,
     StepRecord,
     count_steps,

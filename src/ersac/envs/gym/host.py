@@ -5,7 +5,8 @@ one, terminated or truncated: that step is the fake one of `HostStep`.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,8 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from ersac.config import SettingsError
-from ersac.envs.base import HostEnv, HostStep, error_line
+from ersac.config import SettingsError, short_repr
+from ersac.envs.base import ANY_ERROR, HostEnv, HostStep, error_line, error_source
+from ersac.envs.gym.check_rules import index_text, limits
 from ersac.envs.gym.spaces import action_codec, frame_stack, observation_codec
 from ersac.runs.exits import Resumable
 
@@ -30,9 +32,10 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
     """
     try:
         instances = [make() for _ in range(envs)]
-    except Exception as error:
-        raise SettingsError(f"{name} cannot be created: {error_line(error)}") from error
+    except ANY_ERROR as error:
+        raise SettingsError(f"{name} cannot be created: {_locate(error)}") from error
     space = instances[0].observation_space
+    ranges = list(_integer_ranges(space))
     single, encode = observation_codec(space)
     actions, decode = action_codec(instances[0].action_space)
     stack = frame_stack(single, frames, name)
@@ -40,7 +43,10 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
     window = np.zeros(0)  # [N, ...]      the newest observations, stacked
 
     def encode_batch(obs: Sequence[Any]) -> np.ndarray:
-        array, shape = encode(_batch(space, obs)), getattr(single, "shape", ())
+        batch = _batch(space, obs)
+        for integer_range in ranges:
+            _check_integers(batch, *integer_range)
+        array, shape = encode(batch), getattr(single, "shape", ())
         if array.shape[1:] != shape:
             raise ValueError(
                 f"an observation has shape {array.shape[1:]}, but its space has shape {shape}"
@@ -53,8 +59,8 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             for i, env in enumerate(instances):
                 env.action_space.seed(seed + i)
             obs = encode_batch([env.reset(seed=seed + i)[0] for i, env in enumerate(instances)])
-        except Exception as error:
-            raise Resumable(f"{name} failed in reset(): {error_line(error)}") from error
+        except ANY_ERROR as error:
+            raise Resumable(f"{name} failed in reset(): {_locate(error)}") from error
         ended, window = np.zeros(envs, bool), stack.reset(obs)
         return window
 
@@ -65,22 +71,24 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             obs, reward, terminated, truncated, info = zip(
                 *map(_step_or_reset, instances, fake.tolist(), decoded), strict=True
             )
-            encoded, over = encode_batch(obs), np.array(terminated, bool)
-        except Exception as error:
-            raise Resumable(f"{name} failed in step(): {error_line(error)}") from error
-        ended, window = over | np.array(truncated, bool), stack.push(window, encoded, fake)
+            encoded, over = encode_batch(obs), np.array(terminated, bool).reshape(envs)
+            now_ended = over | np.array(truncated, bool).reshape(envs)
+            rewards, goal = _reward_array(reward), _reached_goal(info, now_ended)
+        except ANY_ERROR as error:
+            raise Resumable(f"{name} failed in step(): {_locate(error)}") from error
+        ended, window = now_ended, stack.push(window, encoded, fake)
         return HostStep(
             obs=window,
-            reward=np.array(reward, np.float32).reshape(envs),
+            reward=rewards,
             discount=(~(over | fake)).astype(np.float32),
             mask=(~fake).astype(np.float32),
             ended=ended,
-            goal=_reached_goal(info, ended),
+            goal=goal,
         )
 
     def close() -> None:
         for env in instances:
-            with contextlib.suppress(Exception):  # nothing can be lost any more
+            with contextlib.suppress(*ANY_ERROR):  # nothing can be lost any more
                 env.close()
 
     return HostEnv(
@@ -94,13 +102,62 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
     )
 
 
+def _locate(error: BaseException) -> str:
+    """An exception in one line, with its place unless that is in this package."""
+    return error_line(error) + error_source(error, Path(__file__).parent)
+
+
+def _reward_array(rewards: Sequence[Any]) -> np.ndarray:
+    """The rewards of N environments; ValueError where one is not a number."""
+    array = np.array(rewards)
+    if array.size != len(rewards) or array.dtype.kind not in "biuf":
+        odd = next((r for r in rewards if not isinstance(r, int | float | np.number)), rewards[0])
+        raise ValueError(f"a reward must be one number, but is {short_repr(odd)}")
+    return array.reshape(len(rewards)).astype(np.float32)
+
+
+def _integer_ranges(
+    space: gymnasium.Space, path: tuple[Any, ...] = ()
+) -> Iterator[tuple[tuple[Any, ...], np.ndarray, np.ndarray]]:
+    """The path, the least and the largest value of every integer in an observation space."""
+    match space:
+        case spaces.Dict():
+            for key, sub in space.spaces.items():
+                yield from _integer_ranges(sub, (*path, key))
+        case spaces.Tuple():
+            for index, sub in enumerate(space.spaces):
+                yield from _integer_ranges(sub, (*path, index))
+        case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            low, high = limits(space)
+            yield path, low, high
+
+
+def _check_integers(batch: Any, path: tuple[Any, ...], low: np.ndarray, high: np.ndarray) -> None:
+    """ValueError where an integer is outside its range: an index outside a table is not noticed."""
+    for key in path:
+        batch = batch[key]
+    if batch.shape[1:] != low.shape:
+        raise ValueError(f"an observation has shape {batch.shape[1:]} instead of {low.shape}")
+    bad = (batch < low) | (batch > high)
+    if bad.any():
+        at = tuple(np.argwhere(bad)[0])
+        name = "observation" + "".join(f"[{key!r}]" for key in path) + index_text(at[1:])
+        raise ValueError(
+            f"{name} is {batch[at]}, "
+            f"but its space is from {int(low[at[1:]])} to {int(high[at[1:]])}"
+        )
+
+
 def _batch(space: gymnasium.Space, obs: Sequence[Any]) -> Any:
     """The observations of N environments as Gymnasium's vector environments return them.
 
     For single arrays numpy takes a third of the time of Gymnasium's `concatenate`.
     """
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return np.array(obs, space.dtype)
+        array = np.array(obs)
+        if not np.can_cast(array.dtype, np.dtype(space.dtype), "same_kind"):
+            raise ValueError(f"an observation is {array.dtype}, but its space is {space.dtype}")
+        return array.astype(space.dtype, copy=False)
     return concatenate(space, obs, create_empty_array(space, len(obs)))
 
 

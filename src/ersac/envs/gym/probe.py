@@ -7,7 +7,6 @@ import copy
 import hashlib
 import inspect
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from ersac.config import short_repr, truncate
+from ersac.envs.base import ANY_ERROR, error_source
 
-ANY_ERROR = (Exception, SystemExit)  # environments raise anything; a KeyboardInterrupt passes
 NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MAX_SECONDS = 5.0  # of play in one environment: a slow one is checked for fewer steps
 
@@ -319,8 +318,5 @@ def error_text(action: str, error: BaseException) -> str:
         text = next(iter(str(error).strip().splitlines()), "")
     except ANY_ERROR:  # an environment's exception may fail in __str__
         text = ""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    package = Path(__file__).parent
-    raised_here = Path(frame.filename).parent == package
-    source = "" if raised_here else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    source = error_source(error, Path(__file__).parent)
     return f"{action} raised {type(error).__name__}{': ' if text else ''}{truncate(text)}{source}"

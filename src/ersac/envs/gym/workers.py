@@ -1,15 +1,24 @@
-"""N Gymnasium environments stepped together in worker processes."""
+"""N Gymnasium environments stepped together in worker processes.
+
+A worker that dies, or does not answer, is replaced: its episodes break off unrecorded, and new ones
+begin. One that raises ends the run.
+"""
 
 import atexit
 import contextlib
+import ctypes
 import itertools
 import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,12 +30,14 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from ersac.config import SettingsError
 from ersac.envs.base import Discrete, HostEnv, HostStep, Space, error_line
 from ersac.envs.gym.host import EnvFactory, in_process_env
-from ersac.runs.exits import SIGNALS, Resumable
+from ersac.runs.exits import SIGNALS, Resumable, print_error
 
 CLOSE_SECONDS = 5.0  # for all workers to exit; those still alive are killed
 ANSWER_SECONDS = 300.0  # for a worker to answer: its environments may have to start a game first
-
-Workers = list[tuple[BaseProcess, Connection]]
+WAIT_SECONDS = 1.0  # of which a worker's limit is counted
+MAX_DEATHS = 3  # of one worker, each within PROGRESS_ANSWERS of its start
+PROGRESS_ANSWERS = 1000
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class _WorkerSpec(NamedTuple):
@@ -43,6 +54,21 @@ class _WorkerSpec(NamedTuple):
     def observations(self) -> np.ndarray:
         """The shared array of the observations of all environments."""
         return np.frombuffer(self.buffer, self.dtype).reshape(self.shape)
+
+
+class _WorkerDied(Exception):
+    """A worker that is gone, or was killed because it did not answer; the text says which."""
+
+
+@dataclass
+class _Worker:
+    """A worker process, and how often it had to be replaced."""
+
+    spec: _WorkerSpec
+    process: BaseProcess
+    pipe: Connection
+    answers: int = 0  # since it was started
+    deaths: int = 0  # of its predecessors, since one of them got on
 
 
 def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int) -> HostEnv:
@@ -63,47 +89,116 @@ def worker_env(make: EnvFactory, name: str, envs: int, workers: int, frames: int
         _WorkerSpec(CloudpickleWrapper(make), name, frames, part, buffer, (envs, *shape), dtype)
         for part in slices
     ]
-    started = _start_workers(context, name, specs)
+    # Linux ends a worker with the thread that started it: this one lives as long as the workers.
+    starter = ThreadPoolExecutor(1, thread_name_prefix="worker starter")
+    start = lambda specs: starter.submit(_start_workers, context, name, specs).result()
+    try:
+        started: list[_Worker] = start(specs)
+    except BaseException:
+        starter.shutdown()
+        raise
     shared_obs = specs[0].observations()
+    first_seed = 0  # of the last reset
 
-    def request(messages: Iterable[Any]) -> list[Any]:
-        """Send a message to each worker, and wait for all answers."""
-        for (_, pipe), message in zip(started, messages, strict=True):
+    def send(messages: Iterable[Any]) -> None:
+        for worker, message in zip(started, messages, strict=True):
             with contextlib.suppress(OSError):  # a dead worker is reported when its answer is read
-                pipe.send(message)
-        return [_receive(name, process, pipe) for process, pipe in started]
+                worker.pipe.send(message)
+
+    def replace_worker(index: int, reason: str) -> None:
+        """Start a worker in the place of one that died, at the first step of new episodes."""
+        while True:
+            deaths = 1 if started[index].answers > PROGRESS_ANSWERS else started[index].deaths + 1
+            if deaths >= MAX_DEATHS:
+                raise Resumable(f"{name}: {reason}, {deaths} times in a row")
+            print_error(f"{name}: {reason}; it is replaced, its episodes are lost")
+            _stop_workers([started[index]])
+            started[index] = start([specs[index]])[0]
+            started[index].deaths = deaths
+            entropy = (first_seed, slices[index].start, deaths)
+            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+            with contextlib.suppress(OSError):
+                started[index].pipe.send(seed)
+            try:
+                _receive(name, started[index])
+            except _WorkerDied as error:
+                reason = str(error)
+            else:
+                return
 
     def reset(seed: int) -> np.ndarray:
-        request(seed + part.start for part in slices)
+        nonlocal first_seed
+        first_seed = seed
+        send(seed + part.start for part in slices)
+        for index, worker in enumerate(started):
+            try:
+                _receive(name, worker)
+            except _WorkerDied as error:
+                replace_worker(index, str(error))
         return shared_obs.copy()
 
     def step(actions: np.ndarray) -> HostStep:
-        answers = request(actions[part] for part in slices)
-        joined = HostStep(*map(np.concatenate, zip(*answers, strict=True)))
-        return joined._replace(obs=shared_obs.copy())
+        send(actions[part] for part in slices)
+        answers = []
+        for index, worker in enumerate(started):
+            try:
+                answers.append(_receive(name, worker))
+            except _WorkerDied as error:
+                replace_worker(index, str(error))
+                answers.append(_lost_step(slices[index].stop - slices[index].start))
+        _, *fields, lost = zip(*answers, strict=True)
+        joined = HostStep(shared_obs.copy(), *map(np.concatenate, fields))
+        if any(part is not None for part in lost):
+            sizes = [part.stop - part.start for part in slices]
+            joined = joined._replace(lost=np.repeat([part is not None for part in lost], sizes))
+        return joined
 
     def close() -> None:
         atexit.unregister(close)
         _stop_workers(started)
+        starter.shutdown()
 
     # Registered last, so called before multiprocessing's handler, which would wait for ever.
     atexit.register(close)
     return template._replace(envs=envs, reset=reset, step=step, close=close)
 
 
-def _start_workers(context: Any, name: str, specs: list[_WorkerSpec]) -> Workers:
+def _lost_step(envs: int) -> HostStep:
+    """The fake step of environments whose worker died: new episodes begin."""
+    zeros, no = np.zeros(envs, np.float32), np.zeros(envs, bool)
+    return HostStep(zeros[:0], zeros, zeros, zeros, ended=no, goal=no, lost=~no)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Hide the main module: a worker would run the user's script again, which may start workers.
+
+    It needs nothing of it, because cloudpickle sends what is defined there by value.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _start_workers(context: Any, name: str, specs: list[_WorkerSpec]) -> list[_Worker]:
     """Start a worker process for each spec."""
-    started: Workers = []
+    started: list[_Worker] = []
     resource_tracker.ensure_running()  # starting it later would unblock the signals
     # Workers start with signals blocked, because a Ctrl-C reaches them too.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         for spec in specs:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_run_worker, args=(spec, theirs), name=f"ersac-{name}")
-            process.start()
+            process = context.Process(
+                target=_run_worker, args=(spec, theirs, os.getpid()), name=f"ersac-{name}"
+            )
+            with _without_main():
+                process.start()
             theirs.close()
-            started.append((process, ours))
+            started.append(_Worker(spec, process, ours))
     except Exception as error:
         _stop_workers(started)
         raise SettingsError(
@@ -114,15 +209,13 @@ def _start_workers(context: Any, name: str, specs: list[_WorkerSpec]) -> Workers
     return started
 
 
-def _run_worker(spec: _WorkerSpec, pipe: Connection) -> None:
+def _run_worker(spec: _WorkerSpec, pipe: Connection, learner: int) -> None:
     """Answer messages, a seed for reset or actions for step, until the other end is closed."""
+    _end_with_learner(learner)
     # The learner decides when to stop. Not SIG_IGN: programs that an environment starts inherit it.
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    threading.Thread(
-        target=_exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True
-    ).start()
     with contextlib.suppress(EOFError, OSError), contextlib.ExitStack() as stack:
         try:
             count = spec.envs.stop - spec.envs.start
@@ -142,40 +235,66 @@ def _run_worker(spec: _WorkerSpec, pipe: Connection) -> None:
             pipe.send(error)
 
 
+def _end_with_learner(learner: int) -> None:
+    """Let this worker end with the learner, even in a step that never returns or holds the GIL.
+
+    It leads a process group of its own, so that what its environments start can be ended with it.
+    """
+    os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError):  # not Linux: the thread below has to do
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != learner:  # it was gone before
+        os._exit(1)
+    threading.Thread(
+        target=_exit_with_parent, args=(multiprocessing.parent_process(),), daemon=True
+    ).start()
+
+
 def _exit_with_parent(parent: Any) -> None:
     """Exit as soon as the learner has, even where an environment never returns."""
     wait([parent.sentinel])
     os._exit(1)
 
 
-def _receive(name: str, process: BaseProcess, pipe: Connection) -> Any:
+def _receive(name: str, worker: _Worker) -> Any:
     """A worker's answer; an exception that it sent is raised here."""
     try:
-        if not pipe.poll(ANSWER_SECONDS):
-            process.kill()
-            raise Resumable(
-                f"{name}: a worker has not answered for {ANSWER_SECONDS:g} s: "
+        # Waits are counted instead of a clock read: the whole job may have been suspended.
+        waits = max(1, round(ANSWER_SECONDS / WAIT_SECONDS))
+        if not any(worker.pipe.poll(WAIT_SECONDS) for _ in range(waits)):
+            _kill_group(worker.process)
+            raise _WorkerDied(
+                f"a worker has not answered for {ANSWER_SECONDS:g} s: "
                 "check what its step() or reset() waits for"
             )
-        answer = pipe.recv()
+        answer = worker.pipe.recv()
     except (EOFError, OSError) as error:
-        process.join(CLOSE_SECONDS)
-        raise Resumable(f"{name}: a worker died (exit code {process.exitcode})") from error
+        worker.process.join(CLOSE_SECONDS)
+        raise _WorkerDied(f"a worker died (exit code {worker.process.exitcode})") from error
+    worker.answers += 1
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _stop_workers(started: Workers) -> None:
+def _kill_group(process: BaseProcess) -> None:
+    """Kill a worker, and the processes that its environments started."""
+    if process.pid is not None:
+        with contextlib.suppress(OSError):  # it has no group yet
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
+def _stop_workers(started: list[_Worker]) -> None:
     """Close the pipes, wait for the workers to exit, and kill those that do not."""
-    for _, pipe in started:
-        pipe.close()
+    for worker in started:
+        worker.pipe.close()
     deadline = time.monotonic() + CLOSE_SECONDS
-    for process, _ in started:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-            process.join()
+    for worker in started:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            _kill_group(worker.process)
+            worker.process.join()
 
 
 def _array_spec(space: Space) -> tuple[tuple[int, ...], type[np.generic]]:
