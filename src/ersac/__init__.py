@@ -1,16 +1,17 @@
 """Deep exploration by epistemic-risk-seeking policy optimisation, in JAX.
 
-`train` trains an agent and returns a `Result`; `load` loads a saved policy.
+`train` trains an agent and returns a `Result`, `read` reads one from its directory, `load` loads a
+saved policy.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ersac.api import Result, load, train
+    from ersac.api import Progress, Result, load, read, train
     from ersac.config import SettingsError
 
 __version__ = "0.1.0"
-__all__ = ["Result", "SettingsError", "load", "train"]
+__all__ = ["Progress", "Result", "SettingsError", "load", "read", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -61,6 +61,7 @@ class NotStored(str):
 
 Count = Annotated[int, Range(1)]
 Episodes = Annotated[int, Range(1, 10**9)]
+Steps = Annotated[int, Range(1, 10**12)]
 Seconds = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(0, above=True)]
 NonNegative = Annotated[float, Range(0)]

@@ -8,14 +8,14 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ersac import config
+from ersac import config, display
 from ersac.agents.base import Agent
 from ersac.agents.build import make_agent
 from ersac.config import Experiment, SettingsError
 from ersac.envs.base import Spec
 from ersac.loops import devices
 from ersac.policy.codec import SpaceCodec, make_codec
-from ersac.runs import checkpoint, disk, run_dir
+from ersac.runs import disk, latest, run_dir
 from ersac.runs.checkpoint import flatten
 from ersac.runs.results import index_of_seed
 from ersac.runs.seal import array_form, arrays_below
@@ -52,21 +52,28 @@ def trained_from_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAg
 
 
 def trained_from_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
-    """The trained agent of a seed, from the last checkpoint of a run that has ended."""
+    """The trained agent of a seed, from the last checkpoint of a run."""
+    arrays = run_learner_arrays(directory, settings, seed)
+    return trained_from_arrays(directory, settings, seed, arrays)
+
+
+def run_learner_arrays(directory: Path, settings: Experiment, seed: int) -> dict[str, np.ndarray]:
+    """The arrays of a seed's learner by name, from the last checkpoint of a run.
+
+    A note says how far the run is, unless it has ended.
+    """
     seed_index = index_of_seed(settings, seed)
-    checkpoints = directory / checkpoint.DIRECTORY
-    if not (numbers := checkpoint.checkpoint_numbers(checkpoints)):
-        raise SettingsError(
-            f"{directory} has no checkpoint to load a policy from: sweeps keep none; "
-            "train this run by itself with ersac train"
-        )
-    try:
-        run_hash = run_dir.run_hash(settings)
-        arrays = checkpoint.read_checkpoint(checkpoints, numbers[-1], run_hash).arrays
-    except checkpoint.CorruptCheckpoint as error:
-        raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {error}") from None
-    saved = arrays_below(arrays, "loop")
-    arrays = loop_of(settings).saved_learner(saved, seed, seed_index)
+    saved = latest.last_checkpoint(directory, settings, display.note)
+    if run_dir.valid_summary(directory, settings) is None:
+        state = latest.run_state(directory)
+        display.note(latest.describe_unfinished(directory, state, latest.steps_of(saved)))
+    return loop_of(settings).saved_learner(arrays_below(saved.arrays, "loop"), seed, seed_index)
+
+
+def trained_from_arrays(
+    directory: Path, settings: Experiment, seed: int, arrays: dict[str, np.ndarray]
+) -> TrainedAgent:
+    """The trained agent of a seed, from the arrays of its learner."""
     require_stored_settings(settings)
     codec = make_codec(settings.env)
     learner = learner_from_arrays(settings, codec.spec, arrays, directory)

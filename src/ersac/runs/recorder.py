@@ -21,22 +21,25 @@ class Recorder:
     def __init__(self, settings: Experiment, seeds: Sequence[int] | None = None) -> None:
         self.settings, self.env = settings, settings.env
         self.seeds = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
-        # By seed, an array a chunk. `end_steps` is EpisodeStats.steps.
+        # By seed, an array a chunk. `end_steps` and `lengths` are those of EpisodeStats.
         self.goals: list[list[np.ndarray]] = [[] for _ in self.seeds]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.seeds]
         self.end_steps: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.lengths: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.unfinished: list[np.ndarray] = []  # by seed: steps of the current episodes [N]
         self.recent_goals = [np.zeros(0, bool) for _ in self.seeds]  # the last 99
         self.episodes = np.zeros(len(self.seeds), int)
         self.solved_at: list[int | None] = [None] * len(self.seeds)  # episodes
         self.steps, self.chunks = 0, 0
         self.rows: list[dict[str, np.ndarray]] = []  # metrics, a row a chunk
+        self.paces: list[float] = []  # steps of all seeds per second, in the chunk of each row
         self.map_snapshots: list[MapSnapshot] = []
         self.map_halvings = 0  # how often every other map snapshot was dropped
         self.failed: dict[int, str] = {}  # reason by index of a seed
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics that are stored and shown."""
+        """The metrics that are shown; all of them are stored."""
         return (*self.settings.agent.METRICS, *(("staleness",) if self.env.on_host else ()))
 
     @property
@@ -54,10 +57,30 @@ class Recorder:
             goals, returns = chunk.episodes.goal[i][ended], chunk.episodes.episode_return[i][ended]
             self._add_episodes(i, goals, returns.astype(np.float32))
             self.end_steps[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
-        metrics = {name: chunk.metrics[name].mean(axis=1) for name in self.metric_names}
-        self.rows.append({"step": np.asarray(self.steps_per_seed)} | metrics)
+            if self.env.episode_length is None:
+                is_real = chunk.episodes.is_real
+                self._add_lengths(i, ended, np.ones_like(ended) if is_real is None else is_real[i])
+        metrics = {name: column.mean(axis=1) for name, column in chunk.metrics.items()}
+        self.rows.append({"step": np.asarray(self.steps_per_seed)} | metrics | self._recent())
+        self.paces.append(chunk.episodes.ended.size / chunk.seconds)
         if len(self.rows) > METRIC_POINTS:
-            self.rows = self.rows[1::2]
+            self.rows, self.paces = self.rows[1::2], self.paces[1::2]
+
+    def _recent(self) -> dict[str, np.ndarray]:
+        """Return statistics of the last 100 episodes of every seed; nan before the first."""
+        if not self.env.reports_returns:
+            return {"goal_share": recent_means(self.goals, np.nan)}
+        return {
+            "mean_return": recent_means(self.returns, np.nan),
+            "mean_length": recent_means(self.lengths, np.nan),
+        }
+
+    def _add_lengths(self, i: int, ended: np.ndarray, is_real: np.ndarray) -> None:
+        """Add the lengths of the episodes that ended, from two arrays [rollouts, N, T]."""
+        if len(self.unfinished) <= i:
+            self.unfinished.append(np.zeros(ended[0].size // ended.shape[-1], np.int32))
+        self.unfinished[i], lengths = episode_lengths(self.unfinished[i], ended, is_real)
+        self.lengths[i].append(lengths)
 
     def _add_episodes(self, i: int, goals: np.ndarray, returns: np.ndarray) -> None:
         self.goals[i].append(goals)
@@ -142,7 +165,10 @@ class Recorder:
                 within = int(np.searchsorted(steps, run.steps, side="right"))
             count = min(count, within)
         goals, returns = (np.concatenate(parts[i])[:count] for parts in (self.goals, self.returns))
-        return EpisodeStats(self.seeds[i], goals, returns, None if steps is None else steps[:count])
+        if steps is None:
+            return EpisodeStats(self.seeds[i], goals, returns)
+        lengths = np.concatenate(self.lengths[i])[:count]
+        return EpisodeStats(self.seeds[i], goals, returns, steps[:count], lengths)
 
     def metrics(self) -> Metrics:
         """Return the metrics of all chunks that are stored."""
@@ -166,6 +192,10 @@ class Recorder:
 
         return [min(earlier, key=distance_from_half), last]
 
+    def recent_map_snapshots(self) -> list[MapSnapshot]:
+        """Return the two snapshots of a run that has not ended; none outside DeepSea."""
+        return self.select_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
+
     def state(self) -> dict[str, np.ndarray]:
         """Return all of it as arrays, after at least one chunk; derived values are left out."""
         depth = self.env.depth or 1
@@ -183,10 +213,14 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
+            "paces": np.asarray(self.paces),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
         }
         if not self.env.episode_length:
             state["when"] = _join(self.end_steps)
+            state["lengths"] = _join(self.lengths)
+            if self.unfinished:
+                state["unfinished"] = np.stack(self.unfinished)
         if self.failed:
             state["failed"] = np.frombuffer(json.dumps(self.failed).encode(), np.uint8)
         return state
@@ -204,6 +238,11 @@ class Recorder:
             recorder._add_episodes(i, goals, returns)
         if "when" in state:
             recorder.end_steps = [[part] for part in np.split(state["when"], ends)]
+            # An older version recorded no lengths: they are 0.
+            lengths = state.get("lengths", np.zeros(len(state["when"]), np.int32))
+            recorder.lengths = [[part] for part in np.split(lengths, ends)]
+            if "unfinished" in state and not recorder.env.on_host:
+                recorder.unfinished = list(state["unfinished"])  # on the host new episodes start
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )
@@ -216,12 +255,39 @@ class Recorder:
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}
-        columns = {name: state[f"metric_{name}"] for name in ("step", *recorder.metric_names)}
+        columns = {
+            name.removeprefix("metric_"): column
+            for name, column in state.items()
+            if name.startswith("metric_")
+        }
         recorder.rows = [
             {name: column[..., m] for name, column in columns.items()}
             for m in range(len(columns["step"]))
         ]
+        recorder.paces = list(state.get("paces", np.full(len(recorder.rows), np.nan)))
         return recorder
+
+
+def episode_lengths(
+    before: np.ndarray, ended: np.ndarray, is_real: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the steps of the unfinished episodes [N], the length of every episode that ended).
+
+    before: the steps of the current episodes before these rollouts [N]; ended, is_real:
+    [rollouts, N, T]. Lengths are in the order of `ended[ended]`.
+    """
+    by_env = lambda array: array.reshape(len(ended), len(before), -1).swapaxes(0, 1)  # [N, R, T]
+    ends = by_env(ended)
+    counted = before[:, None] + by_env(is_real).reshape(len(before), -1).cumsum(axis=1)  # [N, RT]
+    env, at = np.nonzero(ends.reshape(counted.shape))
+    counts = counted[env, at]
+    is_first = np.diff(env, prepend=-1) > 0
+    lengths = np.zeros(ends.shape, np.int32)
+    lengths[ends] = counts - np.where(is_first, 0, np.roll(counts, 1))
+    unfinished = counted[:, -1].astype(np.int32)
+    is_last = np.diff(env, append=len(before)) > 0
+    unfinished[env[is_last]] -= counts[is_last].astype(np.int32)
+    return unfinished, lengths.swapaxes(0, 1)[ends.swapaxes(0, 1)]
 
 
 def recent_means(parts: Sequence[list[np.ndarray]], otherwise: float) -> np.ndarray:

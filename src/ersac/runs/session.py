@@ -12,6 +12,7 @@ import numpy as np
 from ersac import config, display
 from ersac.config import Experiment
 from ersac.runs import exits, run_dir, seal
+from ersac.runs.progress import OnChunk, make_progress
 from ersac.runs.recorder import Recorder
 from ersac.runs.run_dir import MapSnapshot, Timings
 from ersac.runs.trackers import Tracker
@@ -19,7 +20,7 @@ from ersac.runs.trackers import Tracker
 if TYPE_CHECKING:
     from ersac.loops.base import Loop
     from ersac.runs.checkpointer import Checkpointer
-    from ersac.types import Tree
+    from ersac.types import Learner, Tree
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Job:
     run_id: str  # a hash: only checkpoints with the same one are loaded
     resume_hint: str  # how to resume, for the message of a run that was stopped
     variants: Sequence[Experiment] | None = None  # a batch: the settings of every seed
+    # The learners of a new run, from those that it would have and its seeds; None: those.
+    start_learners: Callable[[Sequence["Learner"], Sequence[int]], Sequence["Learner"]] | None = (
+        None
+    )
 
     @property
     def is_single_run(self) -> bool:
@@ -59,6 +64,7 @@ class Session:
     earlier: Timings  # of the sessions before this one
     started: float  # time.perf_counter() at the start of this session
     running: float = 0.0  # seconds in chunks, of this session
+    stopped: bool = False  # by `on_chunk`, before the budget was spent
 
     def timings(self) -> Timings:
         """Return the seconds that the run has taken over all its sessions."""
@@ -107,6 +113,9 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     )
     loaded = checkpointer.load(exact)
     if loaded is None:
+        if job.start_learners is not None:
+            own = [loop.learner(program.carry, i) for i in range(len(program.seeds))]
+            program = loop.with_learners(program, job.start_learners(own, program.seeds))
         recorder = Recorder(settings, program.seeds)
         return Session(job, program, recorder, checkpointer, Timings(), started)
     saved, earlier = loaded
@@ -128,19 +137,24 @@ def loop_of(settings: Experiment) -> "Loop":
 
 
 def run_session(
-    session: Session, screen: display.Display, trackers: Sequence[Tracker], poll: Callable[[], int]
+    session: Session,
+    screen: display.Display,
+    trackers: Sequence[Tracker],
+    poll: Callable[[], int],
+    on_chunk: OnChunk | None = None,
 ) -> Any:
     """Run chunks until the budget is spent; return the last carry, which has been saved.
 
     poll: returns the number of a signal that was received, or 0. After a signal the session is
-    saved and Stopped is raised.
+    saved and Stopped is raised. on_chunk: called after every chunk; the run stops when it returns
+    True.
     """
     carry = session.program.carry
     loop = loop_of(session.job.settings)
     try:
         # Closing the generator stops the actor thread, whatever happens in this block.
         with contextlib.closing(loop.run(session.program, session.on_nonfinite)) as chunks:
-            while not session.recorder.is_finished():
+            while not (session.stopped or session.recorder.is_finished()):
                 if number := poll():
                     session.save(carry)
                     raise exits.Stopped(number, f"stopped; {session.job.resume_hint}")
@@ -155,6 +169,9 @@ def run_session(
                     session.recorder.add_map_snapshot(take_map_snapshot(session, carry))
                 if session.checkpointer.due():
                     session.save(carry)
+                if on_chunk is not None:
+                    progress = make_progress(session.job.settings, session.recorder, carry)
+                    session.stopped = bool(on_chunk(progress))
             session.save(carry)
     except exits.EXPECTED:
         raise
