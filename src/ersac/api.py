@@ -52,6 +52,7 @@ __all__ = [
     "train",
 ]
 
+read = read_result
 EnvLike = str | Callable[[], Any]  # a name, or a function that creates a Gymnasium environment
 
 
@@ -151,27 +152,6 @@ def train(
         on_chunk=on_chunk,
         catch_ctrl_c=True,
     )
-
-
-def read(path: str | Path) -> Result:
-    """Read a run from its directory: one that has ended, was stopped, or is under way.
-
-    Args:
-        path: the run directory.
-
-    Returns:
-        A Result. `returns`, `goals`, `lengths` and `end_steps` are plain arrays by seed, `settings`
-        the settings, `state` one of ended, stopped and running. If the run has not ended, this is
-        what its last checkpoint has, and a note says so.
-
-    Raises:
-        SettingsError: there is no run, or it has no checkpoint yet.
-
-    Example:
-        run = ersac.read("runs/first")
-        run.returns[0]  # of every episode of seed 0
-    """
-    return read_result(Path(path))
 
 
 def load(
@@ -326,8 +306,8 @@ class Hooks:
         """Return the result with the evaluations during training."""
         if self.evaluation is None:
             return result
-        kept = self.evaluation.best_policy
-        return replace(result, evaluations=self.evaluation.rows, kept_policy=kept)
+        best = self.evaluation.best_policy
+        return replace(result, evaluations=self.evaluation.rows, best_in_memory=best)
 
 
 def check_before_start(settings: Experiment, out: Path | None, track: Track) -> None:

@@ -101,7 +101,10 @@ def gym_codec(env: config.Gym, spaces: dict[str, Any]) -> SpaceCodec:
 
 def array_batch_size(obs: Any, shape: tuple[int, ...]) -> int | None:
     """The number of observations of that shape in an array; None if it is a single one."""
-    found: tuple[int, ...] = np.shape(obs) if not isinstance(obs, dict | tuple) else ()
+    try:
+        found: tuple[int, ...] = () if isinstance(obs, dict | tuple) else np.shape(obs)
+    except ValueError:  # a ragged list: `encode` says what is wrong
+        return None
     return found[0] if len(found) == len(shape) + 1 and found[1:] == shape else None
 
 

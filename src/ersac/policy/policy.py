@@ -221,7 +221,7 @@ def open_policy(path: Path, seed: int | None = None, **overrides: Any) -> Policy
         settings = run_dir.read_settings(path)
         run_dir.checked_summary(path, settings)
         seed = settings.run.seed if seed is None else seed
-        arrays = run_learner_arrays(path, settings, seed)
+        arrays = run_learner_arrays(path, settings, [seed])[seed]
         settings = config.override(settings, **overrides)
         return Policy(trained_from_arrays(path, settings, seed, arrays))
     policy = load_policy(path, **overrides)

@@ -39,11 +39,8 @@ def read_start(source: StartSource, settings: Experiment) -> dict[int, Arrays]:
         before = run_dir.read_settings(Path(source))
         trained = run_seeds(before)
         origin = {seed: seed if seed in trained else trained[0] for seed in seeds}
-        read = {
-            seed: _without_optimiser(run_learner_arrays(Path(source), before, seed))
-            for seed in dict.fromkeys(origin.values())
-        }
-        return {seed: read[origin[seed]] for seed in seeds}
+        read = run_learner_arrays(Path(source), before, origin.values())
+        return {seed: _without_optimiser(read[origin[seed]]) for seed in seeds}
     elif isinstance(source, str | Path):
         learner = arrays_below(read_policy_file(Path(source)), "learner")
     else:

@@ -1,5 +1,6 @@
 """A trained agent: one seed's learner, ready to act on batches of observations."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,31 +44,40 @@ def make_trained(
     return TrainedAgent(settings, program, seed, codec, jax.tree.map(jnp.asarray, learner))
 
 
-def trained_from_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
-    """The trained agent of a seed, from a loop's last carry."""
+def trained_from_carry(
+    settings: Experiment, carry: Any, seed: int, codec: SpaceCodec | None = None
+) -> TrainedAgent:
+    """The trained agent of a seed, from a loop's carry.
+
+    codec: of the environment's spaces, if it was made before.
+    """
     seed_index = index_of_seed(settings, seed)
     learner = loop_of(settings).learner(carry, seed_index)
     learner = jax.tree.map(np.asarray, learner._replace(opt=()))
-    return make_trained(settings, seed, make_codec(settings.env), learner)
+    return make_trained(settings, seed, codec or make_codec(settings.env), learner)
 
 
 def trained_from_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
     """The trained agent of a seed, from the last checkpoint of a run."""
-    arrays = run_learner_arrays(directory, settings, seed)
+    arrays = run_learner_arrays(directory, settings, [seed])[seed]
     return trained_from_arrays(directory, settings, seed, arrays)
 
 
-def run_learner_arrays(directory: Path, settings: Experiment, seed: int) -> dict[str, np.ndarray]:
-    """The arrays of a seed's learner by name, from the last checkpoint of a run.
+def run_learner_arrays(
+    directory: Path, settings: Experiment, seeds: Iterable[int]
+) -> dict[int, dict[str, np.ndarray]]:
+    """The arrays of the learners of some seeds by name, from the last checkpoint of a run.
 
     A note says how far the run is, unless it has ended.
     """
-    seed_index = index_of_seed(settings, seed)
-    saved = latest.last_checkpoint(directory, settings, display.note)
-    if run_dir.valid_summary(directory, settings) is None:
+    indices = {seed: index_of_seed(settings, seed) for seed in seeds}
+    has_ended = run_dir.valid_summary(directory, settings) is not None
+    saved = latest.last_checkpoint(directory, settings, display.note, has_ended)
+    if not has_ended:
         state = latest.run_state(directory)
         display.note(latest.describe_unfinished(directory, state, latest.steps_of(saved)))
-    return loop_of(settings).saved_learner(arrays_below(saved.arrays, "loop"), seed, seed_index)
+    arrays, loop = arrays_below(saved.arrays, "loop"), loop_of(settings)
+    return {seed: loop.saved_learner(arrays, seed, index) for seed, index in indices.items()}
 
 
 def trained_from_arrays(

@@ -37,14 +37,15 @@ def read_latest(directory: Path, settings: Experiment, note: Callable[[str], Non
 
 
 def last_checkpoint(
-    directory: Path, settings: Experiment, note: Callable[[str], None]
+    directory: Path, settings: Experiment, note: Callable[[str], None], has_ended: bool = False
 ) -> Checkpoint:
     """Return the newest intact checkpoint of a run; `note` reports damaged ones.
 
-    Raises SettingsError if the run has none, DiskError if all are damaged.
+    Of a run that has ended only the newest one counts. Raises SettingsError if the run has none,
+    DiskError if all are damaged.
     """
     home, run_hash = directory / checkpoint.DIRECTORY, run_dir.run_hash(settings)
-    numbers = checkpoint.checkpoint_numbers(home)
+    numbers = checkpoint.checkpoint_numbers(home)[-1 if has_ended else None :]
     if not numbers:
         raise SettingsError(_no_checkpoint(directory))
     damage = None
@@ -53,7 +54,8 @@ def last_checkpoint(
             return checkpoint.read_checkpoint(home, number, run_hash)
         except CorruptCheckpoint as error:
             damage = error
-            note(f"checkpoint {number} of {directory} is damaged: {error}")
+            if number != numbers[0]:
+                note(f"checkpoint {number} of {directory} is damaged: {error}; the one before it:")
     if checkpoint.checkpoint_numbers(home)[-1:] != numbers[-1:]:
         return last_checkpoint(directory, settings, note)  # they were replaced by newer ones
     raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {damage}") from None

@@ -33,6 +33,7 @@ class Progress:
     metrics: dict[str, float]
     settings: Experiment = field(repr=False)
     carry: Any = field(repr=False)  # the loop's state
+    codec: Callable[[], Any] = field(repr=False)  # of the environment's spaces, made once
 
     def policy(self, seed: int | None = None) -> "Policy":
         """Return the policy of a seed as it is now, by default of the first."""
@@ -40,19 +41,21 @@ class Progress:
         from ersac.policy.trained import trained_from_carry
 
         seed = self.settings.run.seed if seed is None else seed
-        return Policy(trained_from_carry(self.settings, self.carry, seed))
+        return Policy(trained_from_carry(self.settings, self.carry, seed, self.codec()))
 
 
 OnChunk = Callable[[Progress], bool | None]  # True: stop the run
 
 
-def make_progress(settings: Experiment, recorder: Recorder, carry: Any) -> Progress:
+def make_progress(
+    settings: Experiment, recorder: Recorder, carry: Any, codec: Callable[[], Any]
+) -> Progress:
     """Return the progress of a run after at least one chunk."""
     metrics = {name: float(value.mean()) for name, value in recorder.rows[-1].items()}
     del metrics["step"]
     metrics["steps_per_second"] = recorder.paces[-1]
     episodes = int(recorder.episodes.min())
-    return Progress(recorder.steps_per_seed, episodes, metrics, settings, carry)
+    return Progress(recorder.steps_per_seed, episodes, metrics, settings, carry, codec)
 
 
 def read_evaluations(directory: Path | None) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:

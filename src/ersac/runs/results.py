@@ -61,7 +61,7 @@ class Result:
     # a row an evaluation during training: step, seed, mean_return, ...
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     # the best policy of those evaluations; None if it is in the directory
-    kept_policy: Any = field(default=None, repr=False, compare=False)
+    best_in_memory: Any = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """Three lines: what was run, what was reached, where it is."""
@@ -216,8 +216,8 @@ class Result:
         """The policy with the largest mean return of all evaluations during training."""
         from ersac.policy.policy import load_policy
 
-        if self.kept_policy is not None:
-            return self.kept_policy
+        if self.best_in_memory is not None:
+            return self.best_in_memory
         if self.directory is None or not (self.directory / BEST).exists():
             raise SettingsError("no policy was evaluated during training: give eval_every")
         return load_policy(self.directory / BEST, **run_dir.python_objects(self.settings))
@@ -317,11 +317,26 @@ def complete_stats(stats: EpisodeStats, env: config.Environment) -> EpisodeStats
     return stats
 
 
-def read_result(directory: Path, note: Callable[[str], None] = display.note) -> Result:
-    """Return the result of a run from its directory.
+def read_result(path: str | Path, note: Callable[[str], None] = display.note) -> Result:
+    """Read a run from its directory: one that has ended, was stopped, or is under way.
 
-    If it has not ended, this is the state of its last checkpoint, and `note` says so.
+    Args:
+        path: the run directory.
+        note: is called with a line about a run that has not ended; by default it is printed.
+
+    Returns:
+        A Result. `returns`, `goals`, `lengths` and `end_steps` are plain arrays by seed, `settings`
+        the settings, `state` one of ended, stopped and running. If the run has not ended, this is
+        what its last checkpoint has.
+
+    Raises:
+        SettingsError: there is no run, or it has no checkpoint yet.
+
+    Example:
+        run = ersac.read("runs/first")
+        run.returns[0]  # of every episode of seed 0
     """
+    directory = Path(path)
     settings = run_dir.read_settings(directory)
     if run_dir.checked_summary(directory, settings) is not None:
         return _read_finished(directory)

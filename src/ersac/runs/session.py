@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from ersac import config, display
 from ersac.config import Experiment
 from ersac.runs import exits, run_dir, seal
-from ersac.runs.progress import OnChunk, make_progress
+from ersac.runs.progress import OnChunk, Progress, make_progress
 from ersac.runs.recorder import Recorder
 from ersac.runs.run_dir import MapSnapshot, Timings
 from ersac.runs.trackers import Tracker
@@ -73,6 +74,17 @@ class Session:
             running=self.earlier.running + self.running,
             wall=self.earlier.wall + time.perf_counter() - self.started,
         )
+
+    def progress(self, carry: Any) -> Progress:
+        """Return what `on_chunk` receives."""
+        return make_progress(self.job.settings, self.recorder, carry, lambda: self.codec)
+
+    @cached_property
+    def codec(self) -> Any:
+        """The codec of the environment's spaces, for policies that `on_chunk` asks for."""
+        from ersac.policy.codec import make_codec
+
+        return make_codec(self.job.settings.env)
 
     def on_nonfinite(self, seed_index: int, reason: str) -> None:
         """End a single run, or drop one seed of a batch."""
@@ -170,8 +182,7 @@ def run_session(
                 if session.checkpointer.due():
                     session.save(carry)
                 if on_chunk is not None:
-                    progress = make_progress(session.job.settings, session.recorder, carry)
-                    session.stopped = bool(on_chunk(progress))
+                    session.stopped = bool(on_chunk(session.progress(carry)))
             session.save(carry)
     except exits.EXPECTED:
         raise
