@@ -1,20 +1,34 @@
-"""The Python API: `train`, its `Result`, and `load`."""
+"""The Python API: `train`, its `Result`, `read` and `load`."""
 
 import contextlib
 import functools
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ersac import config, display
-from ersac.config import Experiment, SettingsError, Track, check, default_run, override, parse_env
+from ersac.config import (
+    EvalDuring,
+    Experiment,
+    SettingsError,
+    Track,
+    check,
+    default_run,
+    override,
+    parse_env,
+)
 from ersac.config.presets import preset
 from ersac.envs.make import check_env
 from ersac.runs import run_dir, trackers
+from ersac.runs.progress import OnChunk, Progress
 from ersac.runs.results import Result, read_result, write_result
 from ersac.runs.session import (
+    Job,
     Session,
     loop_of,
     make_job,
@@ -25,14 +39,17 @@ from ersac.runs.session import (
 
 if TYPE_CHECKING:
     from ersac.policy.policy import Policy
+    from ersac.policy.start import StartSource
     from ersac.sweeps.grid import GridRun, SweepResult
     from ersac.sweeps.runner import Engine, Report
 
 __all__ = [
+    "Progress",
     "Result",
     "SettingsError",
     "load",
     "make_settings",
+    "read",
     "read_result",
     "run_experiment",
     "settings",
@@ -40,6 +57,7 @@ __all__ = [
     "train",
 ]
 
+read = read_result
 EnvLike = str | Callable[[], Any]  # a name, or a function that creates a Gymnasium environment
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -71,7 +89,7 @@ def make_settings(
     env_settings = resolve_env(env)
     agent_settings = preset(agent, uncertainty, changes.get("network"), env_settings)
     settings = Experiment(env_settings, agent, agent_settings, default_run(env_settings))
-    return check(override(settings, **changes))
+    return config.resolve_schedule(check(override(settings, **changes)))
 
 
 def resolve_env(env: EnvLike) -> config.Environment:
@@ -99,9 +117,13 @@ def train(
     show: bool = True,
     tensorboard: bool = False,
     wandb: bool = False,
+    start: "StartSource | None" = None,
+    on_chunk: OnChunk | None = None,
+    eval_every: int | None = None,
+    eval_episodes: int = 20,
     **changes: Any,
 ) -> Result:
-    """Train an agent.
+    """Train an agent. Ctrl-C ends it with what it has learned so far.
 
     Args:
         env: `deep-sea`, `gymnax:ID`, a Gymnasium id, `module:Class`, or a class or function that
@@ -115,12 +137,18 @@ def train(
         exact: with `resume`, refuse to continue if the result would not be bit-identical.
         show: show progress.
         tensorboard, wandb: log to `out`/tensorboard or `out`/wandb (offline).
+        start: go on from what was learned: a policy, a file of `result.save()` or a run directory.
+            Parameters, running statistics and the estimator are taken over; optimisers are new.
+        on_chunk: a function that is called every few seconds with a `Progress` (`steps`,
+            `episodes`, `metrics`, `policy()`); where it returns True the run stops.
+        eval_every: evaluate the policy after every so many steps of a seed, over `eval_episodes`
+            episodes; `result.evaluations` has the results and `result.best_policy` the best.
         **changes: any setting by the name of its option, such as depth, seeds, seed, episodes,
             steps, gamma or hidden; `ersac.settings(env)` lists them.
 
     Returns:
         A Result: the episodes and metrics of every seed, `summary()`, `policy`, `evaluate()`,
-        `save()` and `picture()`.
+        `save()` and `picture()`. `result.stopped` says whether Ctrl-C or `on_chunk` ended it.
 
     Raises:
         SettingsError: a setting is unknown or out of its range, or `out` already exists.
@@ -130,22 +158,36 @@ def train(
     """
     settings = make_settings(env, agent, uncertainty, **changes)
     track = check(Track(tensorboard, wandb))
+    during = check(EvalDuring(eval_every, eval_episodes))
     directory = None if out is None else Path(out)
     screen = display.make_display(show)
-    return run_experiment(settings, directory, screen, resume, exact, track=track)
+    return run_experiment(
+        settings,
+        directory,
+        screen,
+        resume,
+        exact,
+        track=track,
+        during=during,
+        start=start,
+        on_chunk=on_chunk,
+        catch_ctrl_c=True,
+    )
 
 
 def load(
     path: str | Path,
     *,
+    seed: int | None = None,
     make: Callable[[], Any] | None = None,
     torso: Any = None,
     estimator: Any = None,
 ) -> "Policy":
-    """Load a policy that `Result.save` wrote.
+    """Load a policy that `Result.save` wrote, or the policy of a run.
 
     Args:
-        path: the file.
+        path: the file, or a run directory: one that has ended, was stopped, or is under way.
+        seed: of a run directory, the seed; by default its first.
         make: a function that creates the environment, if it is one of your own and `evaluate` is to
             be called.
         torso: the flax module, if the policy was trained with `torso=`.
@@ -161,8 +203,8 @@ def load(
     from ersac.policy import policy  # imports jax
 
     given = {"make": make, "torso": torso, "estimator": estimator}
-    return policy.load_policy(
-        Path(path), **{name: value for name, value in given.items() if value is not None}
+    return policy.open_policy(
+        Path(path), seed, **{name: value for name, value in given.items() if value is not None}
     )
 
 
@@ -254,11 +296,15 @@ def run_experiment(
     exact: bool = False,
     poll: Callable[[], int] = lambda: 0,
     track: Track = config.UNTRACKED,
+    during: EvalDuring = config.NO_EVALUATION,
+    start: "StartSource | None" = None,
+    on_chunk: OnChunk | None = None,
+    catch_ctrl_c: bool = False,
 ) -> Result:
     """Run checked settings to their end; `screen` is closed in any case.
 
     poll: returns the number of a signal that was received, or 0. After a signal a checkpoint is
-    written and Stopped is raised.
+    written and Stopped is raised. catch_ctrl_c: return the result so far after Ctrl-C.
     """
     started = time.perf_counter()
     with contextlib.ExitStack() as stack:
@@ -267,19 +313,103 @@ def run_experiment(
         if out is not None:
             stack.enter_context(run_dir.hold_run(out, settings, resume))
             if run_dir.valid_summary(out, settings):
-                display.note(f"{out} has already ended; --episodes can raise its budget")
+                budget = config.budget_option(settings)
+                display.note(f"{out} has already ended; {budget} can raise its budget")
                 # These settings, not the stored ones: they may hold Python objects.
                 return replace(read_result(out), settings=settings)
         screen.prepare()
-        session = start_session(make_job(settings, out), exact, started)
+        with start_job(settings, out, start) as job:
+            session = start_session(job, exact, started)
+        if out is not None:
+            run_dir.raise_budget(out, settings)
+        if note := config.schedule_note(settings):
+            display.note(note)
         stack.callback(loop_of(settings).close, session.program)
         opened = stack.enter_context(trackers.open_trackers(track, out, session.recorder))
-        carry = run_session(session, screen, opened, poll)
+        hooks = Hooks(during, on_chunk, out)
+        if catch_ctrl_c:
+            stack.enter_context(hooks.stop_at_ctrl_c())
+        carry = run_session(session, screen, opened, poll, hooks)
         screen.close()
-        result = make_result(session, carry)
-        if out is not None:
+        if hooks.error is not None:
+            raise hooks.error
+        result = hooks.add_evaluations(make_result(session, carry))
+        if session.stopped:
+            hint = "" if out is None else f"; {session.job.resume_hint}"
+            display.note(f"stopped after {result.steps_per_seed:,} steps{hint}")
+        elif out is not None:
             write_result(result, out)
         return result
+
+
+@contextlib.contextmanager
+def start_job(
+    settings: Experiment, out: Path | None, source: "StartSource | None"
+) -> Iterator[Job]:
+    """The job of a run, which starts from what `source` has learned, if there is one."""
+    job = make_job(settings, out)
+    if source is None and not (out is not None and (out / run_dir.START).exists()):
+        yield job
+        return
+    from ersac.policy import start  # imports jax
+
+    given = None if source is None else start.read_start(source, settings)
+    has_begun = out is not None and (out / run_dir.CHECKPOINTS).exists()
+    with start.hold_start(out, given, has_begun) as arrays:
+        assert arrays is not None
+        yield replace(job, start_learners=partial(start.start_learners, arrays))
+
+
+class Hooks:
+    """What is called after every chunk: evaluation, the user's function, Ctrl-C."""
+
+    def __init__(self, during: EvalDuring, on_chunk: OnChunk | None, out: Path | None) -> None:
+        self.on_chunk = on_chunk
+        self.error: BaseException | None = None  # raised by `on_chunk`
+        self.interrupted = False
+        self.evaluation: Any = None
+        if during.eval_every is not None:
+            from ersac.policy.periodic import PeriodicEvaluation
+
+            self.evaluation = PeriodicEvaluation(during, out)
+
+    def __call__(self, progress: Progress) -> bool:
+        """Return whether the run is to stop. It also stops if `on_chunk` raises."""
+        if self.evaluation is not None:
+            self.evaluation(progress)
+        try:
+            wants_stop = self.on_chunk is not None and bool(self.on_chunk(progress))
+        except Exception as error:
+            self.error = error
+            return True
+        return wants_stop or self.interrupted
+
+    @contextlib.contextmanager
+    def stop_at_ctrl_c(self) -> Iterator[None]:
+        """Stop the run at the first Ctrl-C, in the main thread; the second one interrupts."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = signal.getsignal(signal.SIGINT)
+
+        def on_ctrl_c(number: int, frame: Any) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+            display.note("stops after this chunk; Ctrl-C again interrupts it at once")
+
+        signal.signal(signal.SIGINT, on_ctrl_c)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def add_evaluations(self, result: Result) -> Result:
+        """Return the result with the evaluations during training."""
+        if self.evaluation is None:
+            return result
+        best = self.evaluation.best_policy
+        return replace(result, evaluations=self.evaluation.rows, best_in_memory=best)
 
 
 def check_before_start(settings: Experiment, out: Path | None, track: Track) -> None:
@@ -319,4 +449,5 @@ def make_result(session: Session, carry: Any) -> Result:
         environment_changes=session.checkpointer.environment_changes,
         directory=out,
         last_carry=carry if out is None else None,  # else the last checkpoint has it
+        state=run_dir.STOPPED if session.stopped else run_dir.ENDED,
     )

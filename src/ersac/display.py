@@ -272,6 +272,13 @@ def eta(status: Status) -> str:
     return format_duration(status.seconds * (status.budget - status.done) / max(1, status.done))
 
 
+def format_number(value: float | None) -> str:
+    """Return a number with thousands separated; '-' for None."""
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
 def format_duration(seconds: float) -> str:
     """Return a duration in hours, minutes or seconds."""
     if seconds >= 7200:

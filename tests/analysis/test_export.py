@@ -66,7 +66,6 @@ def test_episodes_are_exported_and_unreadable_runs_left_out(runs, ersac, tmp_pat
     code, out, err = ersac(
         "export",
         "ersac",
-        "stopped",
         "damaged",
         "empty",
         "gone",
@@ -76,25 +75,22 @@ def test_episodes_are_exported_and_unreadable_runs_left_out(runs, ersac, tmp_pat
         "--json",
     )
     assert code == 0
-    assert [line.split(": ")[1] for line in err] == ["left out"] * 4
+    assert [line.split(": ")[1] for line in err] == ["left out"] * 3
     assert [
-        next(name for name in ("stopped", "damaged", "empty", "gone") if name in line)
-        for line in err
-    ] == [
-        "stopped",
-        "damaged",
-        "empty",
-        "gone",
-    ]
+        next(name for name in ("damaged", "empty", "gone") if name in line) for line in err
+    ] == ["damaged", "empty", "gone"]
     assert json.loads(out[-1]) == {
         "to": str(to),
         "what": "episodes",
         "rows": 520,
         "runs": 2,
-        "left_out": ["stopped", "damaged", "empty", "gone"],
+        "left_out": ["damaged", "empty", "gone"],
     }
     table = pandas.read_csv(to) if suffix == "csv" else pandas.read_parquet(to)
-    assert list(table.columns) == ["run", "agent", "depth", "seed", "episode", "goal", "return"]
+    assert list(table.columns) == [
+        *("run", "agent", "depth", "seed", "episode", "step", "length", "goal", "return")
+    ]
+    assert set(table["length"]) == {5}
     assert table["goal"].dtype == bool
     assert set(table["depth"]) == {5}
     assert set(zip(table["run"], table["agent"], strict=True)) == {
@@ -105,8 +101,19 @@ def test_episodes_are_exported_and_unreadable_runs_left_out(runs, ersac, tmp_pat
         for stats in run_dir.read_results(runs / run)[0]:
             rows = table[(table["run"] == run) & (table["seed"] == stats.seed)]
             np.testing.assert_array_equal(rows["episode"], np.arange(1, 131))
+            np.testing.assert_array_equal(rows["step"], 5 * np.arange(1, 131))
             np.testing.assert_array_equal(rows["goal"], stats.goals)
             np.testing.assert_array_equal(rows["return"].astype(np.float32), stats.returns)
+
+
+def test_a_run_that_has_not_ended_is_exported_up_to_its_checkpoint(ersac, tmp_path):
+    to = tmp_path / "all.csv"
+    code, out, err = ersac("export", "stopped", "--to", str(to), "--json")
+    assert (code, json.loads(out[-1])["rows"]) == (0, 260)
+    assert err == [
+        "ersac: stopped was stopped: its checkpoint after 700 steps; "
+        "resume with: ersac resume stopped"
+    ]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -118,7 +125,7 @@ def test_metrics(runs, ersac, tmp_path, suffix):
     for index, stats in enumerate(seeds):
         rows = table[table["seed"] == stats.seed]
         np.testing.assert_array_equal(rows["step"], metrics.step)
-        for name in ("tau", "entropy", "sigma2"):
+        for name in ("tau", "entropy", "sigma2", "value", "payoff", "critic", "reward"):
             np.testing.assert_array_equal(
                 rows[name].astype(np.float32), metrics.values[name][index]
             )

@@ -545,8 +545,8 @@ def test_an_incomplete_run_raises(result, tmp_path):
                 to.write_bytes(path.read_bytes())
         return tmp_path / name
 
-    assert "has not ended; resume with: ersac resume" in ended_with(
-        2, ["eval", str(copy("unended", "summary"))]
+    assert "was stopped: its checkpoint after" in ended_with(
+        0, ["eval", str(copy("unended", "summary")), "--episodes", "2", "--quiet"]
     )
     assert "has no checkpoint to load a policy from" in ended_with(
         2, ["eval", str(copy("swept", "0000"))]

@@ -131,7 +131,11 @@ def expected(result: api.Result) -> Shown:
     """Return what trackers must show of a run."""
     shown: Shown = {}
     for i, stats in enumerate(result.seeds):
-        metrics = {name: result.metrics.values[name][i] for name in ("tau", "entropy", "sigma2")}
+        metrics = {name: column[i] for name, column in result.metrics.values.items()}
+        assert metrics.keys() == {"tau", "entropy", "sigma2", "payoff", "critic", "reward"} | {
+            "value",
+            "goal_share",
+        }
         series = {
             f"by step/{name}": list(zip(result.metrics.step.tolist(), column, strict=True))
             for name, column in metrics.items()
@@ -149,6 +153,9 @@ def expected(result: api.Result) -> Shown:
 def assert_same(shown: Shown, wanted: Shown) -> None:
     assert shown.keys() == wanted.keys()
     for seed, series in wanted.items():
+        paces = shown[seed].pop("by step/steps_per_second")  # the only one that may differ
+        assert [at for at, _ in paces] == [at for at, _ in series["by step/tau"]]
+        assert min(pace for _, pace in paces) > 0
         assert shown[seed].keys() == series.keys()
         for name, points in series.items():
             assert [at for at, _ in shown[seed][name]] == [at for at, _ in points], (seed, name)

@@ -176,9 +176,33 @@ def actor_critic_loss(
     intrinsic = mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropy)[:-1])
     metrics = {"tau": tau, "entropy": mean(entropy[:-1]), "sigma2": mean(sigma2)}
     metrics |= {"payoff": payoff, "critic": critic, "reward": reward}
+    metrics |= {"value": mean(estimates.predicted)}
+    metrics |= custom_metrics(parts, params, memory, t, features)
     priority = mean(jnp.abs(estimates.error))
     averages = RunningMeans(estimates.advantage_square, intrinsic)
     return -payoff + critic + reward, (priority, averages, metrics)
+
+
+def custom_metrics(
+    parts: Parts, params: Params, memory: Memory, t: Trajectory, features: Array
+) -> Metrics:
+    """Return the numbers that the torso and the estimator report of one trajectory."""
+    dense, rows = params
+    torso = parts.torso.metrics(dense["torso"], rows["torso"], t.obs)
+    estimator_rows = jax.tree.map(lambda x: x[:-1], rows["uncertainty"])
+    estimator = parts.uncertainty.metrics(
+        Params(dense["uncertainty"], estimator_rows),
+        memory.uncertainty,
+        t.obs[:-1],
+        features[:-1],
+        t._replace(action=parts.action_dist.action_index(t.action)),
+    )
+    named = {"torso": torso, "uncertainty": estimator}
+    return {
+        f"{part}.{name}": jnp.mean(stop_gradient(value))
+        for part, numbers in named.items()
+        for name, value in numbers.items()
+    }
 
 
 def normalise_trajectory(normaliser: Normaliser, stats: Tree, t: Trajectory) -> Trajectory:

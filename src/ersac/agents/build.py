@@ -11,8 +11,8 @@ from jax import numpy as jnp
 
 from ersac import config
 from ersac.agents import critics
-from ersac.agents.actor_critic import Optimisers, Parts, actor_critic
-from ersac.agents.base import Agent
+from ersac.agents.actor_critic import Optimisers, Parts, actor_critic, update_actor_critic
+from ersac.agents.base import Agent, Metrics
 from ersac.agents.boot_dqn import (
     Members,
     QNetwork,
@@ -29,7 +29,7 @@ from ersac.algorithm.replay import Buffer
 from ersac.algorithm.risk import Risk
 from ersac.envs.base import Box, Discrete, Space, Spec, cardinality
 from ersac.nets import heads, layers, tables
-from ersac.types import Array, Tree
+from ersac.types import Array, Learner, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.counts import visit_counts
 from ersac.uncertainty.ensemble import reward_ensemble
@@ -97,7 +97,40 @@ def make_actor_critic(
             tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
     parts = make_parts(settings, spec, normalisation)
     optimisers = make_optimisers(settings, parts, tau_rate, tau_min, spec.envs)
-    return actor_critic(settings, parts, optimisers, tau0)
+    agent = actor_critic(settings, parts, optimisers, tau0)
+    if settings.schedule == "constant":
+        return agent
+
+    def update(learner: Learner, batch: Trajectory) -> tuple[Learner, Array, Metrics]:
+        """Take a gradient step with the rates of this moment; see `Agent.update`."""
+        factor = schedule_factor(settings, spec.envs, learner.opt["time"])
+        now = scale_rates(settings, factor)
+        optimisers = make_optimisers(now, parts, tau_rate, tau_min, spec.envs)
+        return update_actor_critic(now, parts, optimisers, learner, batch)
+
+    return agent._replace(update=update)
+
+
+SCHEDULES: dict[str, optax.Schedule] = {  # of the share of the run that is over
+    "linear": optax.schedules.linear_schedule(1.0, 0.0, 1),
+    "cosine": optax.schedules.cosine_decay_schedule(1.0, 1),
+}
+
+
+def schedule_factor(settings: config.ActorCritic, envs: int, updates: Array) -> Array:
+    """Return the factor on the learning rates after a number of updates."""
+    per_step = make_buffer(settings, envs).updates / (settings.rollout * envs)
+    total = settings.schedule_steps * per_step
+    return SCHEDULES[settings.schedule](updates / jnp.maximum(total, 1.0))
+
+
+def scale_rates(settings: config.ActorCritic, factor: Array) -> config.ActorCritic:
+    """Return settings with the learning rates of policy and critic multiplied by a factor.
+
+    Those of tau and of the estimator stay: how fast sigma falls is a matter of visits, not of time.
+    """
+    names = ("learning_rate", "policy_rate", "value_rate")
+    return config.override(settings, **{name: factor * getattr(settings, name) for name in names})
 
 
 def make_parts(
@@ -242,6 +275,9 @@ def adam_networks(settings: config.ActorCritic, shape: tuple[int, ...]) -> Netwo
         )
     net = make_net(shape, hidden) if custom is None else layers.flax_net(custom, shape)
     torso = heads.dense_torso(net, shape)
+    if custom is not None:
+        sown = layers.flax_metrics(custom)
+        torso = torso._replace(metrics=lambda dense, rows, obs: sown(dense, obs))
     return Networks(
         torso=torso,
         policy=lambda outputs: heads.linear_head(torso.width, outputs, HEAD_GAIN),

@@ -12,7 +12,10 @@ import numpy as np
 from ersac.analysis import pack, scores
 from ersac.analysis.pack import RunRecord
 from ersac.config import SettingsError
+from ersac.runs import run_dir
+from ersac.runs.results import read_result
 from ersac.runs.run_dir import EpisodeStats
+from ersac.sweeps.runner import SWEEP
 
 POINTS = 1000  # at which curves are compared
 
@@ -55,8 +58,8 @@ class Comparison(NamedTuple):
 def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Comparison]:
     """Compare the first agent of each environment with each other agent there.
 
-    paths: run directories and packs. A directory that cannot be read is noted and left out; a
-    damaged pack is an error.
+    paths: run and sweep directories, and packs. A directory that cannot be read is noted and left
+    out; a damaged pack is an error.
     """
     found: dict[str, dict[str, list[Curve]]] = {}
     for run, agent in label_variants(list(read_runs(paths, note))):
@@ -72,17 +75,36 @@ def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Com
 
 
 def read_runs(paths: Sequence[Path], note: Callable[[str], None]) -> Iterator[RunRecord]:
-    """The run of each directory, and every run of each pack."""
-    for path in paths:
+    """The run of each directory, every run of each pack, and every run of each sweep directory."""
+    for path in expand_sweeps(paths):
         if not pack.is_pack(path):
             try:
-                yield pack.read_run(path)
+                yield read_record(path, note)
             except (SettingsError, OSError) as error:
                 note(f"left out: {error}")
         elif (packed := pack.read_pack(path)).goals_only:
             note(f"left out: {path} was packed with --goals-only and has no returns")
         else:
             yield from packed.runs
+
+
+def expand_sweeps(paths: Sequence[Path]) -> Iterator[Path]:
+    """The paths, with the run directories of a sweep in its place.
+
+    What else a sweep's directory holds is skipped, also where a pattern such as `sweep/*` named it.
+    """
+    for path in paths:
+        if (path / SWEEP).is_file():
+            yield from sorted(run.parent for run in path.glob(f"*/{run_dir.SETTINGS}"))
+        elif not (path.parent / SWEEP).is_file() or (path / run_dir.SETTINGS).is_file():
+            yield path
+
+
+def read_record(directory: Path, note: Callable[[str], None]) -> RunRecord:
+    """A run from its directory, up to its last checkpoint if it has not ended."""
+    result = read_result(directory, note)
+    record = pack.run_record(directory.name, result.settings, result.summary(), result.seeds)
+    return record._replace(steps=None) if result.stopped else record  # its budget is not spent
 
 
 def learning_curve(stats: EpisodeStats, run: RunRecord) -> Curve:

@@ -14,24 +14,27 @@ from ersac.analysis import scores
 from ersac.config import SettingsError, pick, suggest
 from ersac.packages import require_package
 from ersac.runs import disk, run_dir
-from ersac.runs.run_dir import StoredRun, read_finished_run
+from ersac.runs.results import Result, complete_stats, read_result
 
 PROGRESS_SECONDS = 2.0  # between lines of progress
 Table = dict[str, np.ndarray]  # columns by name, all of one length
 
 
-def episode_tables(run: StoredRun) -> Iterator[Table]:
+def episode_tables(run: Result) -> Iterator[Table]:
     """A table per seed with a row per episode."""
     for stats in run.seeds:
         number = np.arange(1, len(stats.goals) + 1)
+        complete = complete_stats(stats, run.settings.env)
         yield _key_columns(run, stats.seed, len(number)) | {
             "episode": number,
+            "step": np.asarray(complete.steps),
+            "length": np.asarray(complete.lengths),
             "goal": stats.goals,
             "return": stats.returns,
         }
 
 
-def metric_tables(run: StoredRun) -> Iterator[Table]:
+def metric_tables(run: Result) -> Iterator[Table]:
     """A table per seed with a row per point of the learner's metrics."""
     step, values = run.metrics
     for index, stats in enumerate(run.seeds):
@@ -41,7 +44,7 @@ def metric_tables(run: StoredRun) -> Iterator[Table]:
         }
 
 
-def seed_tables(run: StoredRun) -> Iterator[Table]:
+def seed_tables(run: Result) -> Iterator[Table]:
     """A table per seed with one row: its metrics, then every setting of its run.
 
     The settings seed and episodes are called first_seed and budget.
@@ -57,13 +60,13 @@ def seed_tables(run: StoredRun) -> Iterator[Table]:
         yield {name: np.array([value], object) for name, value in columns.items()}
 
 
-def _key_columns(run: StoredRun, seed: int, rows: int) -> Table:
+def _key_columns(run: Result, seed: int, rows: int) -> Table:
     """The columns that name the run and the seed, as views that repeat one value."""
     key = {**_run_key(run), "seed": seed}
     return {name: np.broadcast_to(np.asarray(value), rows) for name, value in key.items()}
 
 
-def _run_key(run: StoredRun) -> dict[str, Any]:
+def _run_key(run: Result) -> dict[str, Any]:
     env = run.settings.env
     env_key = {"env": config.env_name(env)} if env.depth is None else {"depth": env.depth}
     return {"run": str(run.directory), "agent": run.settings.agent_name, **env_key}
@@ -80,7 +83,7 @@ def _flatten(settings: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-TABLES: dict[str, Callable[[StoredRun], Iterator[Table]]] = {
+TABLES: dict[str, Callable[[Result], Iterator[Table]]] = {
     "episodes": episode_tables,
     "metrics": metric_tables,
     "seeds": seed_tables,
@@ -169,7 +172,7 @@ def export_runs(
     next_line = time.monotonic() + PROGRESS_SECONDS
     for number, directory in enumerate(runs, 1):
         try:
-            tables += make_tables(read_finished_run(directory))
+            tables += make_tables(read_result(directory, note))
         except (SettingsError, OSError) as error:
             note(f"left out: {error}")
             left_out.append(str(directory))

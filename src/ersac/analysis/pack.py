@@ -80,10 +80,20 @@ def find_pack(home: Path, title: str) -> Pack | None:
 def read_run(directory: Path, line: str = "") -> RunRecord:
     """An ended run from its directory; SettingsError or DiskError where there is none."""
     stored = run_dir.read_finished_run(directory)
-    settings = stored.settings
+    return run_record(directory.name, stored.settings, stored.summary, stored.seeds, line)
+
+
+def run_record(
+    name: str,
+    settings: config.Experiment,
+    summary: dict[str, Any],
+    seeds: list[EpisodeStats],
+    line: str = "",
+) -> RunRecord:
+    """A run with these settings, summary and episodes."""
     env, run = settings.env, settings.run
     return RunRecord(
-        name=directory.name,
+        name=name,
         line=line,
         env=config.env_name(env),
         depth=env.depth,
@@ -93,10 +103,10 @@ def read_run(directory: Path, line: str = "") -> RunRecord:
         steps=run.steps,
         stop_when_solved=run.stop_when_solved,
         when="",
-        summary={name: stored.summary[name] for name in SUMMARY_FIELDS},
+        summary={field: summary[field] for field in SUMMARY_FIELDS},
         settings=json.loads(json.dumps(run_dir.settings_json(settings), default=str)),
         fingerprint={},
-        seeds=stored.seeds,
+        seeds=seeds,
     )
 
 

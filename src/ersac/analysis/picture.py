@@ -13,11 +13,18 @@ from ersac.runs.run_dir import EpisodeStats, MapSnapshot
 POINTS = 1000  # of a curve: more than a picture resolves
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, also without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return picture_png(self)
+
+
 def draw_picture(
     title: str, caption: str, seeds: list[EpisodeStats], map_snapshots: list[MapSnapshot]
 ) -> Figure:
     """Learning curves of every seed beside maps of visits and sigma at each snapshot."""
-    figure = Figure(figsize=(13, 5.6), layout="constrained")
+    figure = Picture(figsize=(13, 5.6), layout="constrained")
     curves, maps = figure.subfigures(1, 2, width_ratios=(1.15, 1), squeeze=False)[0]
     draw_learning_curves(curves.subplots(), seeds)
     if map_snapshots:
@@ -33,7 +40,7 @@ def draw_picture(
 
 def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
     """The mean return of the last hundred episodes of every seed against environment steps."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Picture(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
     for stats in seeds:
         if not len(stats.returns) or stats.steps is None:

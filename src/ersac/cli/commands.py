@@ -50,6 +50,10 @@ class TrainOptions:
     exact: bool = False
     """Refuse to resume if package versions, CPU cores or XLA flags changed, which could change
     results in the last bit."""
+    start: Path | None = None
+    """Go on from what was learned: a file of result.save(), or a run directory; optimisers are
+    new."""
+    during: config.EvalDuring = config.NO_EVALUATION
     track: config.Track = config.UNTRACKED
     output: OutputOptions = OutputOptions()
 
@@ -62,11 +66,14 @@ class ResumeOptions:
     """Run directory."""
     episodes: config.Episodes | None = None
     """New limit on episodes per seed, at least the run's own limit."""
+    steps: config.Steps | None = None
+    """New limit on environment steps per seed, at least the run's own limit."""
     checkpoint_seconds: config.Seconds | None = None
     """Seconds between checkpoints."""
     exact: bool = False
     """Refuse to resume if package versions, CPU cores or XLA flags changed, which could change
     results in the last bit."""
+    during: config.EvalDuring = config.NO_EVALUATION
     track: config.Track = config.UNTRACKED
     output: OutputOptions = OutputOptions()
 
@@ -123,9 +130,12 @@ class FigureOptions:
     """The agents' function approximation: networks (mlp), or a table with a row for every state."""
     engine: str = "local"
     """Where to run: local, or ray (needs ersac[ray])."""
-    records: Path = Path("runs/sweeps")
-    """Directory of the sweeps or of their packs, or one pack; runs that a sweep directory lacks are
-    run. `results` holds the packs that come with the source."""
+    records: Path | None = None
+    """Draw from these records and run nothing: a directory of sweeps or of their packs, or one
+    pack; `results` holds the packs that come with the source. By default runs/sweeps, where missing
+    runs are run."""
+    run: bool = False
+    """With --records, run what is missing there."""
     out: Path | None = None
     """Directory for the picture and its numbers; by default figures/ beside the first sweep."""
     output: OutputOptions = OutputOptions()
@@ -145,13 +155,15 @@ class CompareOptions:
     """Compare the first agent of each environment with the others, after equally many steps."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
-    """Run directories and packs; runs of one agent in one environment are pooled."""
+    """Run directories, sweep directories and packs; runs of one agent in one environment are
+    pooled, and one that has not ended counts up to its last checkpoint."""
     output: OutputOptions = OutputOptions()
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Write the records of ended runs as one table."""
+    """Write the records of runs as one table; those of a run that has not ended up to its last
+    checkpoint."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
     """Run directories."""
@@ -204,8 +216,8 @@ def train_command(argv: list[str]) -> int:
     agent = preset(agent_name, uncertainty, network, env)
     default = TrainOptions(env, config.default_run(env), agent, agent_name, uncertainty)
     options = parse(default, f"ersac train {env_name}", f"agent {agent_name}", rest)
-    settings = config.check(
-        config.Experiment(options.env, options.agent_name, options.agent, options.run)
+    settings = config.resolve_schedule(
+        config.check(config.Experiment(options.env, options.agent_name, options.agent, options.run))
     )
 
     from ersac.runs import run_dir
@@ -225,7 +237,8 @@ def resume_command(argv: list[str]) -> int:
 
     from ersac.runs import run_dir
 
-    changes = {"episodes": options.episodes, "checkpoint_seconds": options.checkpoint_seconds}
+    names = ("episodes", "steps", "checkpoint_seconds")
+    changes = {name: getattr(options, name) for name in names}
     given = {name: value for name, value in changes.items() if value is not None}
     settings = config.check(config.override(run_dir.read_settings(options.run), **given))
     return run_training(settings, options.run, options, resume=True)
@@ -247,6 +260,8 @@ def run_training(
             options.exact,
             watcher.poll,
             options.track,
+            config.check(options.during),
+            start=getattr(options, "start", None),
         )
     if not output.quiet:
         summaries.print_result(result)
@@ -264,7 +279,7 @@ def eval_command(argv: list[str]) -> int:
     from ersac.runs import results, run_dir
 
     if options.run.is_dir():
-        settings, _ = run_dir.read_finished_summary(options.run)
+        settings = run_dir.read_settings(options.run)
         results.index_of_seed(settings, settings.run.seed if options.seed is None else options.seed)
         video.check_video(settings.env, options.video)
     elif not options.run.exists():
@@ -426,10 +441,13 @@ def figure_command(argv: list[str]) -> int:
     names = [name + suffix for name in config.pick("figure", options.label, figures.FIGURES).sweeps]
     runs: list[tuple[Any, Any]] = []
     parents = []
+    records = options.records or Path("runs/sweeps")
     for name in names:
         title = f"{name}-{options.scale}"
-        home, wanted = plan_sweep(name, options.scale, options.engine, options.records / title)
-        packed = pack.find_pack(options.records, title)
+        home, wanted = plan_sweep(name, options.scale, options.engine, records / title)
+        packed = pack.find_pack(records, title)
+        if packed is None and options.records is not None and not options.run:
+            require_records(records, title, wanted)
         if packed is None:
             finish_sweep(title, wanted, home, options.engine, options.output)
         runs += [(packed or home, instance) for instance in wanted]
@@ -440,6 +458,22 @@ def figure_command(argv: list[str]) -> int:
     if not options.output.quiet:
         print(f"picture: {result['picture']}", flush=True)
     return print_json(result, options.output)
+
+
+def require_records(records: Path, title: str, wanted: list[Any]) -> None:
+    """Raise SettingsError unless all runs of a sweep are in its directory."""
+    from ersac.sweeps import runner
+
+    home = records / title
+    missing = [run for run in wanted if not runner.is_finished(home, run)]
+    if not missing:
+        return
+    steps = sum(config.step_budget(run.settings) or 0 for run in missing)
+    what = f"{len(missing)} of {len(wanted)} runs of {title}" if home.exists() else title
+    source = "" if home.exists() else "; the packs in results/ come with the source"
+    raise SettingsError(
+        f"{records} has no records of {what}{source}; --run would run them, up to {steps:,} steps"
+    )
 
 
 def runs_command(argv: list[str]) -> int:

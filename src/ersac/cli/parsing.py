@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import itertools
+import math
 import re
 import typing
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ def parse(default: Options, program: str, subject: str, argv: list[str]) -> Opti
         raise SystemExit(0)
     argv = ["--help"] if "--help-all" in argv else argv
     complaint = io.StringIO()
+    argv = expand_exponents(argv, default)
     try:
         with contextlib.redirect_stderr(complaint):
             shape = (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands)
@@ -38,6 +40,26 @@ def parse(default: Options, program: str, subject: str, argv: list[str]) -> Opti
         if stop.code in (0, None):
             raise
         raise SettingsError(explain(complaint.getvalue(), default, subject, argv)) from None
+
+
+def expand_exponents(argv: list[str], default: Any) -> list[str]:
+    """The arguments with 1e5 as 100000 where an option takes a whole number, as Python accepts."""
+    whole = {
+        config.option(path[-1], hint)
+        for path, hint, _ in config.leaves(default)
+        if config.describe(hint).startswith("a whole number")
+    }
+
+    def expand(name: str, value: str) -> str:
+        is_power = re.fullmatch(r"\d+\.?\d*[eE]\+?\d+", value)
+        number = float(value) if is_power and name.replace("_", "-") in whole else math.inf
+        return f"{number:.0f}" if number < 1e15 and number.is_integer() else value
+
+    expanded = [expand(before, word) for before, word in itertools.pairwise(["", *argv])]
+    return [
+        f"{word.partition('=')[0]}={expand(*word.split('=', 1))}" if "=" in word else word
+        for word in expanded
+    ]
 
 
 def explain(complaint: str, default: Any, subject: str, argv: list[str]) -> str:

@@ -36,6 +36,8 @@ def print_seeds(per_seed: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from ersac.display import format_number
+
     names = {
         "first_goal": "first goal",
         "solved_bsuite": "solved (bsuite)",
@@ -50,15 +52,9 @@ def print_seeds(per_seed: list[dict[str, Any]]) -> None:
     table = Table("seed", "episodes", *names.values(), box=None, header_style="bold")
     for row in per_seed:
         table.add_row(
-            str(row["seed"]), *(_format_number(row[name]) for name in ("episodes", *names))
+            str(row["seed"]), *(format_number(row[name]) for name in ("episodes", *names))
         )
     Console().print(table)
-
-
-def _format_number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 
 def print_comparisons(comparisons: Iterable[Any]) -> None:

@@ -209,6 +209,11 @@ class ActorCritic:
     """A flax module that replaces the hidden layers, from Python only."""
     learning_rate: Rate = 5e-4
     """Adam learning rate of layers without a rate per visit (--network table, flax torsos)."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rates of policy and critic during a run: constant, or falling to zero linearly
+    or along a cosine."""
+    schedule_steps: Annotated[float, Range(0, 1e12)] = 0.0
+    """Environment steps per seed after which --schedule reaches zero; 0: the budget of the run."""
     b1: Decay = 0.9
     """Adam's decay of the first moment."""
     b2: Decay = 0.999

@@ -98,6 +98,7 @@ def is_text_only(value: Any) -> bool:
 
 Count = Annotated[int, Range(1)]
 Episodes = Annotated[int, Range(1, 10**9)]
+Steps = Annotated[int, Range(1, 10**12)]
 Seconds = Annotated[float, Range(0, 1e9)]
 Positive = Annotated[float, Range(0, above=True)]
 NonNegative = Annotated[float, Range(0)]

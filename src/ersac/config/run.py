@@ -1,13 +1,13 @@
 """Settings of a run, and Experiment, which holds all settings that determine its results."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import tyro
 
 from ersac.config.agent import ActorCritic, BootDQN, Replay
 from ersac.config.env import DeepSea, Environment, Gym, Gymnax, env_name
-from ersac.config.fields import Episodes, Range, Seconds
+from ersac.config.fields import Episodes, Range, Seconds, SettingsError, Steps
 
 CHUNK_SECONDS = 2.0  # the longest that a signal should wait
 REPLAYED_PER_NEW = 2  # replayed rollouts that take as long as one new one, acting included
@@ -31,7 +31,7 @@ class Run:
     (boot-dqn: 1000), or as many as take about two seconds."""
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more if they would take over 2 % of the time."""
-    steps: Annotated[int, Range(1, 10**12)] | None = None
+    steps: Steps | None = None
     """Maximum number of environment steps per seed; by default only episodes are limited."""
 
 
@@ -47,6 +47,20 @@ class Track:
 
 
 UNTRACKED = Track()
+
+
+@dataclass(frozen=True)
+class EvalDuring:
+    """Evaluation during training, which does not change results."""
+
+    eval_every: Steps | None = None
+    """Evaluate the policy whenever a seed has taken this many more environment steps, and keep the
+    best one in best-policy.npz; by default never."""
+    eval_episodes: Annotated[int, Range(1, 10**6)] = 20
+    """Episodes of each evaluation during training."""
+
+
+NO_EVALUATION = EvalDuring()
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,42 @@ def default_run(env: Environment) -> Run:
     if env.episode_length is not None:
         return Run()
     return Run(seeds=1, episodes=10**9, steps=DEFAULT_STEPS, stop_when_solved=False)
+
+
+def budget_option(settings: Experiment) -> str:
+    """The option that limits a run: --steps, or --episodes where there is no such limit."""
+    return "--episodes" if settings.run.steps is None else "--steps"
+
+
+def step_budget(settings: Experiment) -> int | None:
+    """The environment steps per seed after which a run ends; None if only episodes are limited."""
+    length = settings.env.episode_length
+    limits = [settings.run.steps, None if length is None else settings.run.episodes * length]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def resolve_schedule(settings: Experiment) -> Experiment:
+    """The settings with the steps of a schedule, which are by default the budget of the run."""
+    agent = settings.agent
+    if not isinstance(agent, ActorCritic) or agent.schedule == "constant" or agent.schedule_steps:
+        return settings
+    budget = step_budget(settings)
+    if budget is None:
+        raise SettingsError(f"--schedule {agent.schedule} needs --steps, or --schedule-steps")
+    return replace(settings, agent=replace(agent, schedule_steps=float(budget)))
+
+
+def schedule_note(settings: Experiment) -> str | None:
+    """One line where a run goes on after its schedule has reached zero."""
+    agent, budget = settings.agent, step_budget(settings)
+    if not isinstance(agent, ActorCritic) or agent.schedule == "constant":
+        return None
+    if budget is not None and budget <= agent.schedule_steps:
+        return None
+    return (
+        f"after {agent.schedule_steps:,.0f} steps nothing more is learned: --schedule "
+        f"{agent.schedule} has then reached zero; start a new run with --start to learn on"
+    )
 
 
 def rollouts_per_chunk(settings: Experiment) -> int:

@@ -4,7 +4,7 @@ A loop acts, stores rollouts and updates the agent. There are two: `device.py` s
 environments inside a compiled scan, `host.py` steps Gymnasium environments in Python.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -29,6 +29,7 @@ class EpisodeSteps(NamedTuple):
     ended: Any  # bool
     goal: Any  # bool   read only where `ended`
     episode_return: Any
+    is_real: Any = None  # bool   not the fake step after a truncation; None: all steps are real
 
 
 def no_signal() -> int:
@@ -84,6 +85,8 @@ class Loop(NamedTuple):
     static_settings: Callable[[Experiment], Experiment]
     # carry, index of a seed -> that seed's learner
     learner: Callable[[Carry, int], Learner]
+    # program at its start, a learner for each seed -> the program that starts with them
+    with_learners: Callable[[Any, Sequence[Learner]], Any]
     # arrays of a snapshot by name, seed, its index -> the arrays of that seed's learner by name
     saved_learner: Callable[[dict[str, np.ndarray], int, int], dict[str, np.ndarray]]
 

@@ -131,7 +131,7 @@ def chunk(
         carry.episode_return, outcomes.reward, outcomes.ended
     )
     goal = outcomes.goal if env.target is None else outcomes.goal | (returns >= env.target)
-    episodes = EpisodeSteps(outcomes.ended, goal, returns)
+    episodes = EpisodeSteps(outcomes.ended, goal, returns, outcomes.is_real)
     return carry._replace(episode_return=current_return), (episodes, metrics, sums)
 
 
@@ -382,6 +382,18 @@ def device_learner(carry: DeviceCarry, seed_index: int) -> Learner:
     return jax.tree.map(lambda leaf: leaf[seed_index], carry.learner)
 
 
+def with_device_learners(program: DeviceProgram, learners: Sequence[Learner]) -> DeviceProgram:
+    """Return the program that starts with these learners; copies that fill the mesh keep theirs."""
+
+    def put(initial: Array, *leaves: Array) -> Array:
+        stacked = np.array(initial)
+        stacked[: len(leaves)] = np.stack([np.asarray(leaf) for leaf in leaves])
+        return jax.device_put(stacked, initial.sharding)
+
+    learner = jax.tree.map(put, program.carry.learner, *learners)
+    return program._replace(carry=program.carry._replace(learner=learner))
+
+
 def saved_device_learner(
     arrays: dict[str, np.ndarray], seed: int, seed_index: int
 ) -> dict[str, np.ndarray]:
@@ -399,5 +411,6 @@ DEVICE_LOOP = Loop(
     describe=describe_device,
     static_settings=static_device_settings,
     learner=device_learner,
+    with_learners=with_device_learners,
     saved_learner=saved_device_learner,
 )

@@ -525,7 +525,8 @@ def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
             seed_state.episode_return[step.lost] = 0.0
     if seed_state.env.target is not None:
         goal = goal | (returns >= seed_state.env.target)
-    return EpisodeSteps(ended, goal, returns)
+    is_real = stack_steps(step.mask > 0 for step in steps)
+    return EpisodeSteps(ended, goal, returns, is_real)
 
 
 def wait_for_parameters(seed_state: SeedState, rollouts: int, stop: threading.Event) -> None:
@@ -786,6 +787,13 @@ def host_learner(carry: list[HostCarry], seed_index: int) -> Learner:
     return carry[seed_index].learner
 
 
+def with_host_learners(program: HostProgram, learners: Sequence[Learner]) -> HostProgram:
+    """Return the program that starts with these learners."""
+    for seed_state, learner in zip(program.seed_states, learners, strict=True):
+        seed_state.carry = seed_state.carry._replace(learner=jax.tree.map(jnp.asarray, learner))
+    return program._replace(carry=[seed_state.carry for seed_state in program.seed_states])
+
+
 def saved_host_learner(
     arrays: dict[str, np.ndarray], seed: int, seed_index: int
 ) -> dict[str, np.ndarray]:
@@ -852,5 +860,6 @@ HOST_LOOP = Loop(
     describe=describe_host,
     static_settings=static_host_settings,
     learner=host_learner,
+    with_learners=with_host_learners,
     saved_learner=saved_host_learner,
 )

@@ -25,6 +25,7 @@ class StepOutcomes(NamedTuple):
     ended: Array  # [T] bool
     goal: Array  # [T] bool     read only where `ended`
     reward: Array  # [T]
+    is_real: Array  # [T] bool  not the fake step after a truncation
 
 
 def init_actor(env: Env, agent: Agent, env_params: Tree, learner: Learner, key: Key) -> Actor:
@@ -134,7 +135,7 @@ def rollout(
         log_mu=agent.policy.log_mu(steps.dist_params, steps.action),
         noise=rollout_noise.noise,
     )
-    return actor, t, StepOutcomes(steps.discount == 0, steps.goal, steps.reward)
+    return actor, t, StepOutcomes(steps.discount == 0, steps.goal, steps.reward, steps.mask > 0)
 
 
 def vmap_envs(envs: int, function: Callable[..., Tree]) -> Callable[..., Tree]:

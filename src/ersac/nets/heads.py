@@ -32,6 +32,8 @@ class Torso(NamedTuple):
     apply: Callable[[Tree, Tree, Array], Array]  # dense, rows, obs -> features [..., width]
     width: int
     rows: dict[str, int]  # the width of each table, by name
+    # dense, rows, obs -> numbers by name, recorded and logged as `torso.NAME`
+    metrics: Callable[[Tree, Tree, Array], dict[str, Array]] = lambda dense, rows, obs: {}
 
 
 class Head(NamedTuple):

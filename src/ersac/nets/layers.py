@@ -161,6 +161,23 @@ def flax_net(module: Any, shape: tuple[int, ...]) -> Net:
     return Net(init, module.apply)
 
 
+def flax_metrics(module: Any) -> Callable[[Tree, Array], dict[str, Array]]:
+    """Return the function (params, obs) -> numbers by name that a flax module sows.
+
+    A module reports a number with `self.sow("intermediates", name, number)`.
+    """
+
+    def metrics(params: Tree, obs: Array) -> dict[str, Array]:
+        _, sown = module.apply(params, obs, mutable=["intermediates"])
+        leaves = jax.tree_util.tree_leaves_with_path(sown.get("intermediates", {}))
+        return {
+            ".".join(str(key.key) for key in path if hasattr(key, "key")): number
+            for path, number in leaves
+        }
+
+    return metrics
+
+
 def batch_shape(obs: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the leading axes of a batch of observations [..., *shape]."""
     return obs.shape[: obs.ndim - len(shape)]

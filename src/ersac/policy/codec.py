@@ -19,6 +19,7 @@ class SpaceCodec(NamedTuple):
     spaces: dict[str, Any]  # the spaces as JSON data
     encode: Callable[[Any], np.ndarray]  # a raw observation -> [1, ...], or an error as of numpy
     decode: Callable[[np.ndarray], Any]  # [1, ...] -> a raw action
+    batch_size: Callable[[Any], int | None]  # of raw observations; None: it is a single one
     # Frame stacking: the first window of an episode, and the next window.
     reset_frames: Callable[[np.ndarray], np.ndarray] = lambda obs: obs
     push_frame: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda window, obs: obs
@@ -64,8 +65,13 @@ def pure_codec(spec: Spec) -> SpaceCodec:
     def decode(batch: np.ndarray) -> Any:
         return int(batch[0]) if isinstance(actions, Discrete) else batch[0].reshape(actions.shape)
 
-    spaces = {"observations": _space_json(observations), "actions": _space_json(actions)}
-    return SpaceCodec(spec, {"name": spec.name, "envs": spec.envs} | spaces, encode, decode)
+    spaces: dict[str, Any] = {
+        "observations": _space_json(observations),
+        "actions": _space_json(actions),
+    }
+    spaces |= {"name": spec.name, "envs": spec.envs}
+    shape = getattr(observations, "shape", ())
+    return SpaceCodec(spec, spaces, encode, decode, lambda obs: array_batch_size(obs, shape))
 
 
 def gym_codec(env: config.Gym, spaces: dict[str, Any]) -> SpaceCodec:
@@ -87,9 +93,41 @@ def gym_codec(env: config.Gym, spaces: dict[str, Any]) -> SpaceCodec:
         spaces=spaces,
         encode=lambda obs: encode(batch_of_one(space, obs)),
         decode=lambda batch: decode(batch)[0],
+        batch_size=lambda obs: gym_batch_size(space, obs),
         reset_frames=stack.reset,
         push_frame=lambda window, obs: stack.push(window, obs, np.zeros(1, bool)),
     )
+
+
+def array_batch_size(obs: Any, shape: tuple[int, ...]) -> int | None:
+    """The number of observations of that shape in an array; None if it is a single one."""
+    try:
+        found: tuple[int, ...] = () if isinstance(obs, dict | tuple) else np.shape(obs)
+    except ValueError:  # a ragged list: `encode` says what is wrong
+        return None
+    return found[0] if len(found) == len(shape) + 1 and found[1:] == shape else None
+
+
+def gym_batch_size(space: Any, obs: Any) -> int | None:
+    """The number of observations of a Gymnasium space, batched by entry; None for a single one."""
+    entries: Any = getattr(space, "spaces", None)
+    if entries is None:
+        return None if space.shape is None else array_batch_size(obs, space.shape)
+    pairs = entries.items() if isinstance(entries, dict) else enumerate(entries)
+    try:
+        sizes = [gym_batch_size(entry, obs[key]) for key, entry in pairs]
+    except (KeyError, IndexError, TypeError):
+        return None  # `encode` says what is wrong
+    return next((size for size in sizes if size is not None), None)
+
+
+def take_observation(obs: Any, index: int) -> Any:
+    """One observation of a batch."""
+    if isinstance(obs, dict):
+        return {key: take_observation(entry, index) for key, entry in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(take_observation(entry, index) for entry in obs)
+    return obs[index]
 
 
 def _space_json(space: Space) -> dict[str, Any]:

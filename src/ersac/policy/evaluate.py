@@ -35,6 +35,7 @@ class Evaluation(NamedTuple):
     mean_length: float  # steps
     goal_share: float
     returns: np.ndarray  # [episodes]
+    sampled_return: float | None = None  # the mean with sampled actions, where it was tried
 
     def as_json(self) -> dict[str, Any]:
         """All fields as JSON data."""
@@ -59,6 +60,23 @@ def evaluate_policy(
         mean_length=float(lengths.mean()),
         goal_share=float(goals.mean()),
         returns=returns,
+    )
+
+
+def sampling_note(mode: Evaluation, sampled: Evaluation) -> str | None:
+    """One line where the most probable and the sampled actions have notably different returns.
+
+    That is by more than three standard errors and a twentieth of the larger.
+    """
+    difference = abs(mode.mean_return - sampled.mean_return)
+    error = math.hypot(mode.stderr_return or 0.0, sampled.stderr_return or 0.0)
+    size = max(abs(mode.mean_return), abs(sampled.mean_return))
+    if difference <= max(3 * error, 0.05 * size):
+        return None
+    return (
+        f"the most probable actions have a return of {mode.mean_return:.4g}, actions sampled as "
+        f"in training {sampled.mean_return:.4g} ({len(sampled.returns)} episodes): the policy is "
+        "undecided; evaluate it with --sample, or train longer"
     )
 
 
@@ -115,7 +133,7 @@ def play_episodes(
             done = done + (step.ended & unfinished)
             total, length = np.where(step.ended, 0, total), np.where(step.ended, 0, length)
             starts = init_episodes(trained, env.envs, rng)
-            episode_state = jax.tree.map(partial(_select_rows, step.ended), starts, episode_state)
+            episode_state = jax.tree.map(partial(select_rows, step.ended), starts, episode_state)
             played = min(int(done.sum()), options.episodes)
             on_progress(f"{played:,} of {options.episodes:,} episodes")
         if length[unfinished].max() > MAX_EPISODE_STEPS:
@@ -127,6 +145,6 @@ def play_episodes(
     return flat(returns), flat(lengths), flat(goals)
 
 
-def _select_rows(condition: np.ndarray, new: Array, old: Array) -> Array:
+def select_rows(condition: np.ndarray, new: Array, old: Array) -> Array:
     """`new` where a condition [N] holds, else `old`, both [N, ...]."""
     return jnp.where(condition.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -4,20 +4,28 @@ A policy needs the learner and the codec of its environment's spaces, but not th
 """
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from rich.console import Console
 
 from ersac import __version__, config, display
 from ersac.config import Experiment, SettingsError
 from ersac.envs.base import Discrete
-from ersac.policy.codec import codec_from_json
-from ersac.policy.evaluate import Evaluation, evaluate_policy, evaluation_seed
+from ersac.policy.codec import codec_from_json, take_observation
+from ersac.policy.evaluate import (
+    Evaluation,
+    evaluate_policy,
+    evaluation_seed,
+    sampling_note,
+    select_rows,
+)
 from ersac.policy.trained import (
     TrainedAgent,
     act_batch,
@@ -25,16 +33,24 @@ from ersac.policy.trained import (
     learner_from_arrays,
     make_trained,
     require_stored_settings,
-    trained_from_run,
+    run_learner_arrays,
+    trained_from_arrays,
 )
 from ersac.policy.video import film
 from ersac.runs import disk, run_dir, seal
 from ersac.runs.checkpoint import flatten
-from ersac.runs.run_dir import read_finished_summary
 from ersac.types import Tree
 
 FORMAT = 1
+SAMPLED = 25  # episodes with sampled actions beside those with the most probable ones
 ABOUT = "about"  # the member of a policy file that describes the arrays of the learner
+
+
+class BatchState(NamedTuple):
+    """What a policy keeps between two steps of n episodes."""
+
+    window: np.ndarray  # [n, ...]   the latest observations, encoded
+    episode_state: Tree  # [n, ...]
 
 
 class Policy:
@@ -46,6 +62,11 @@ class Policy:
         self.reset()
 
     @property
+    def trained(self) -> TrainedAgent:
+        """The learner and its settings."""
+        return self._trained
+
+    @property
     def settings(self) -> Experiment:
         """The settings of the run that trained it."""
         return self._trained.settings
@@ -55,16 +76,30 @@ class Policy:
         """The seed of the run that trained it."""
         return self._trained.seed
 
+    def __repr__(self) -> str:
+        """What it was trained on, and its spaces."""
+        spec, settings = self._trained.codec.spec, self.settings
+        name = f"{settings.agent_name} on {config.env_name(settings.env)}, seed {self.seed}"
+        return f"<Policy of {name}: {spec.observations} -> {spec.actions}>"
+
     def reset(self) -> None:
         """Start an episode. Needed with stacked frames and with one ensemble member per episode."""
         self._window: np.ndarray | None = None
         self._episode_state: Tree = None
+        self._batch_state: BatchState | None = None
 
     def __call__(
         self, obs: Any, sample: bool = False, rng: np.random.Generator | None = None
     ) -> Any:
-        """The most probable action at one observation, or with `sample` an action that is drawn."""
+        """The most probable action at one observation, or with `sample` an action that is drawn.
+
+        For a batch of n observations, as vector environments return them: n actions.
+        """
         trained, codec, rng = self._trained, self._trained.codec, rng or self._rng
+        if (count := codec.batch_size(obs)) is not None:
+            rows = [take_observation(obs, index) for index in range(count)]
+            actions, self._batch_state = self._act(rows, self._batch_state, None, sample, rng)
+            return actions
         encoded = encode_observation(trained, obs)
         if self._window is None:
             self._window = codec.reset_frames(encoded)
@@ -74,6 +109,50 @@ class Policy:
             self._episode_state = init_episodes(trained, 1, rng)
         return codec.decode(act_batch(trained, self._episode_state, self._window, sample, rng))
 
+    def predict(
+        self,
+        observation: Any,
+        state: BatchState | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Any, BatchState]:
+        """The actions at one or n observations and the next state, as Stable-Baselines3 has it.
+
+        state: what the previous call returned; None at the first step. episode_start: bool [n],
+        which of the observations start an episode.
+        """
+        count = self._trained.codec.batch_size(observation)
+        rows = [observation]
+        if count is not None:
+            rows = [take_observation(observation, index) for index in range(count)]
+        starts = None if episode_start is None else np.asarray(episode_start, bool).reshape(-1)
+        actions, state = self._act(rows, state, starts, not deterministic, self._rng)
+        return (actions[0] if count is None else actions), state
+
+    def _act(
+        self,
+        rows: list[Any],
+        state: BatchState | None,
+        starts: np.ndarray | None,
+        sample: bool,
+        rng: np.random.Generator,
+    ) -> tuple[Any, BatchState]:
+        """The actions at n raw observations, and the state after them."""
+        trained, codec = self._trained, self._trained.codec
+        encoded = np.concatenate([encode_observation(trained, row) for row in rows])
+        begun = codec.reset_frames(encoded)
+        if state is None or len(state.window) != len(rows):
+            state = BatchState(begun, init_episodes(trained, len(rows), rng))
+        else:
+            state = state._replace(window=codec.push_frame(state.window, encoded))
+            if starts is not None and starts.any():
+                new = BatchState(begun, init_episodes(trained, len(rows), rng))
+                state = jax.tree.map(partial(select_rows, starts), new, state)
+        drawn = act_batch(trained, state.episode_state, state.window, sample, rng)
+        actions = [codec.decode(drawn[i : i + 1]) for i in range(len(rows))]
+        is_nested = isinstance(actions[0], dict | tuple)
+        return actions if is_nested else np.asarray(actions), state
+
     def save(self, path: str | Path) -> None:
         """Save the policy to a new file, which `ersac.load` reads."""
         save_policy(self._trained, Path(path))
@@ -81,10 +160,21 @@ class Policy:
     def evaluate(
         self, episodes: int = 100, *, sample: bool = False, eval_seed: int = 0, show: bool = True
     ) -> Evaluation:
-        """Play whole episodes in its training environment, with seeds that training did not use."""
+        """Play whole episodes in its training environment, with seeds that training did not use.
+
+        Unless `sample`, up to 25 more are played with sampled actions, and a note says so if their
+        mean return is another.
+        """
         options = config.check(config.Evaluate(episodes, sample, eval_seed))
         with progress_lines(show) as on_progress:
-            return evaluate_policy(self._trained, options, on_progress)
+            result = evaluate_policy(self._trained, options, on_progress)
+            if sample:
+                return result
+            fewer = dataclasses.replace(options, episodes=min(episodes, SAMPLED), sample=True)
+            sampled = evaluate_policy(self._trained, fewer, on_progress)
+        if note := sampling_note(result, sampled):
+            display.note(note)
+        return result._replace(sampled_return=sampled.mean_return)
 
     def film(
         self, path: str | Path, *, sample: bool = False, eval_seed: int = 0, show: bool = True
@@ -122,21 +212,32 @@ def progress_lines(show: bool) -> Iterator[Callable[[str], None]]:
         screen.close()
 
 
-def open_policy(path: Path, seed: int | None = None) -> Policy:
-    """The policy in a file, or of a seed of a run directory, by default the first."""
+def open_policy(path: Path, seed: int | None = None, **overrides: Any) -> Policy:
+    """The policy in a file, or of a seed of a run directory, by default the first.
+
+    overrides: settings that are Python objects, of which only the names are stored.
+    """
     if path.is_dir():
-        settings, _ = read_finished_summary(path)
+        settings = run_dir.read_settings(path)
+        run_dir.checked_summary(path, settings)
         seed = settings.run.seed if seed is None else seed
-        return Policy(trained_from_run(path, settings, seed))
-    policy = load_policy(path)
+        arrays = run_learner_arrays(path, settings, [seed])[seed]
+        settings = config.override(settings, **overrides)
+        return Policy(trained_from_arrays(path, settings, seed, arrays))
+    policy = load_policy(path, **overrides)
     if seed not in (None, policy.seed):
         raise SettingsError(f"{path} holds seed {policy.seed}, not {seed}")
     return policy
 
 
 def save_policy(trained: TrainedAgent, path: Path) -> None:
-    """Write the learner's arrays, the settings and spaces as JSON, and a digest to a new file."""
+    """Write a policy to a new file."""
     disk.require_new(path)
+    disk.write(path, policy_bytes(trained))
+
+
+def policy_bytes(trained: TrainedAgent) -> memoryview:
+    """A policy as a file: the learner's arrays, the settings and spaces as JSON, and a digest."""
     arrays = {f"learner/{name}": array for name, array in flatten(trained.learner)[0].items()}
     about = {
         "format": FORMAT,
@@ -146,7 +247,7 @@ def save_policy(trained: TrainedAgent, path: Path) -> None:
         "senses": trained.codec.spaces,
     }
     arrays[ABOUT] = np.frombuffer(json.dumps(about, default=str).encode(), np.uint8)
-    disk.write(path, seal.seal_arrays(arrays))
+    return seal.seal_arrays(arrays)
 
 
 def load_policy(path: Path, **overrides: Any) -> Policy:

@@ -1,5 +1,6 @@
 """A trained agent: one seed's learner, ready to act on batches of observations."""
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,14 +9,14 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from ersac import config
+from ersac import config, display
 from ersac.agents.base import Agent
 from ersac.agents.build import make_agent
 from ersac.config import Experiment, SettingsError
 from ersac.envs.base import Spec
 from ersac.loops import devices
 from ersac.policy.codec import SpaceCodec, make_codec
-from ersac.runs import checkpoint, disk, run_dir
+from ersac.runs import disk, latest, run_dir
 from ersac.runs.checkpoint import flatten
 from ersac.runs.results import index_of_seed
 from ersac.runs.seal import array_form, arrays_below
@@ -43,30 +44,46 @@ def make_trained(
     return TrainedAgent(settings, program, seed, codec, jax.tree.map(jnp.asarray, learner))
 
 
-def trained_from_carry(settings: Experiment, carry: Any, seed: int) -> TrainedAgent:
-    """The trained agent of a seed, from a loop's last carry."""
+def trained_from_carry(
+    settings: Experiment, carry: Any, seed: int, codec: SpaceCodec | None = None
+) -> TrainedAgent:
+    """The trained agent of a seed, from a loop's carry.
+
+    codec: of the environment's spaces, if it was made before.
+    """
     seed_index = index_of_seed(settings, seed)
     learner = loop_of(settings).learner(carry, seed_index)
     learner = jax.tree.map(np.asarray, learner._replace(opt=()))
-    return make_trained(settings, seed, make_codec(settings.env), learner)
+    return make_trained(settings, seed, codec or make_codec(settings.env), learner)
 
 
 def trained_from_run(directory: Path, settings: Experiment, seed: int) -> TrainedAgent:
-    """The trained agent of a seed, from the last checkpoint of a run that has ended."""
-    seed_index = index_of_seed(settings, seed)
-    checkpoints = directory / checkpoint.DIRECTORY
-    if not (numbers := checkpoint.checkpoint_numbers(checkpoints)):
-        raise SettingsError(
-            f"{directory} has no checkpoint to load a policy from: sweeps keep none; "
-            "train this run by itself with ersac train"
-        )
-    try:
-        run_hash = run_dir.run_hash(settings)
-        arrays = checkpoint.read_checkpoint(checkpoints, numbers[-1], run_hash).arrays
-    except checkpoint.CorruptCheckpoint as error:
-        raise disk.DiskError(f"the last checkpoint of {directory} is damaged: {error}") from None
-    saved = arrays_below(arrays, "loop")
-    arrays = loop_of(settings).saved_learner(saved, seed, seed_index)
+    """The trained agent of a seed, from the last checkpoint of a run."""
+    arrays = run_learner_arrays(directory, settings, [seed])[seed]
+    return trained_from_arrays(directory, settings, seed, arrays)
+
+
+def run_learner_arrays(
+    directory: Path, settings: Experiment, seeds: Iterable[int]
+) -> dict[int, dict[str, np.ndarray]]:
+    """The arrays of the learners of some seeds by name, from the last checkpoint of a run.
+
+    A note says how far the run is, unless it has ended.
+    """
+    indices = {seed: index_of_seed(settings, seed) for seed in seeds}
+    has_ended = run_dir.valid_summary(directory, settings) is not None
+    saved = latest.last_checkpoint(directory, settings, display.note, has_ended)
+    if not has_ended:
+        state = latest.run_state(directory)
+        display.note(latest.describe_unfinished(directory, state, latest.steps_of(saved)))
+    arrays, loop = arrays_below(saved.arrays, "loop"), loop_of(settings)
+    return {seed: loop.saved_learner(arrays, seed, index) for seed, index in indices.items()}
+
+
+def trained_from_arrays(
+    directory: Path, settings: Experiment, seed: int, arrays: dict[str, np.ndarray]
+) -> TrainedAgent:
+    """The trained agent of a seed, from the arrays of its learner."""
     require_stored_settings(settings)
     codec = make_codec(settings.env)
     learner = learner_from_arrays(settings, codec.spec, arrays, directory)

@@ -21,10 +21,12 @@ class Recorder:
     def __init__(self, settings: Experiment, seeds: Sequence[int] | None = None) -> None:
         self.settings, self.env = settings, settings.env
         self.seeds = list(seeds or range(settings.run.seed, settings.run.seed + settings.run.seeds))
-        # By seed, an array a chunk. `end_steps` is EpisodeStats.steps.
+        # By seed, an array a chunk. `end_steps` and `lengths` are those of EpisodeStats.
         self.goals: list[list[np.ndarray]] = [[] for _ in self.seeds]
         self.returns: list[list[np.ndarray]] = [[] for _ in self.seeds]
         self.end_steps: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.lengths: list[list[np.ndarray]] = [[] for _ in self.seeds]
+        self.unfinished: list[np.ndarray] = []  # by seed: steps of the current episodes [N]
         self.recent_goals = [np.zeros(0, bool) for _ in self.seeds]  # the last 99
         self.episodes = np.zeros(len(self.seeds), int)
         self.solved_at: list[int | None] = [None] * len(self.seeds)  # episodes
@@ -33,13 +35,15 @@ class Recorder:
         # Metrics [seeds, rollouts] of a chunk that has not ended: on the host a part of a chunk may
         # be added, and how long the parts are depends on a clock.
         self.pending: dict[str, np.ndarray] = {}
+        self.pending_seconds = 0.0
+        self.paces: list[float] = []  # steps of all seeds per second, in the chunk of each row
         self.map_snapshots: list[MapSnapshot] = []
         self.map_halvings = 0  # how often every other map snapshot was dropped
         self.failed: dict[int, str] = {}  # reason by index of a seed
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics that are stored and shown."""
+        """The metrics that are shown; all of them are stored."""
         return (*self.settings.agent.METRICS, *(("staleness",) if self.env.on_host else ()))
 
     @property
@@ -64,28 +68,52 @@ class Recorder:
             goals, returns = chunk.episodes.goal[i][ended], chunk.episodes.episode_return[i][ended]
             self._add_episodes(i, goals, returns.astype(np.float32))
             self.end_steps[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
-        self._add_metrics({name: chunk.metrics[name] for name in self.metric_names})
+            if self.env.episode_length is None:
+                is_real = chunk.episodes.is_real
+                self._add_lengths(i, ended, np.ones_like(ended) if is_real is None else is_real[i])
+        self._add_metrics(chunk.metrics, chunk.seconds)
 
-    def _add_metrics(self, metrics: dict[str, np.ndarray]) -> None:
+    def _add_metrics(self, metrics: dict[str, np.ndarray], seconds: float) -> None:
         """Add metrics [seeds, rollouts]; those of a whole chunk become a row."""
         if self.pending:
             join = lambda name: np.concatenate([self.pending[name], metrics[name]], axis=1)
             metrics = {name: join(name) for name in metrics}
-        self.pending = metrics
+        self.pending, self.pending_seconds = metrics, self.pending_seconds + seconds
         if self._pending_rollouts() < rollouts_per_chunk(self.settings):
             return
         self.chunks += 1
         self.rows.append(self._pending_row())
-        self.pending = {}
+        self.paces.append(self.steps / self.chunks / self.pending_seconds)
+        self.pending, self.pending_seconds = {}, 0.0
         if len(self.rows) > METRIC_POINTS:
-            self.rows = self.rows[1::2]
+            self.rows, self.paces = self.rows[1::2], self.paces[1::2]
+
+    def _recent(self) -> dict[str, np.ndarray]:
+        """Return statistics of the last 100 episodes of every seed; nan before the first."""
+        if not self.env.reports_returns:
+            return {"goal_share": recent_means(self.goals, np.nan)}
+        return {
+            "mean_return": recent_means(self.returns, np.nan),
+            "mean_length": recent_means(self.lengths, np.nan),
+        }
+
+    def _add_lengths(self, i: int, ended: np.ndarray, is_real: np.ndarray) -> None:
+        """Add the lengths of the episodes that ended, from two arrays [rollouts, N, T]."""
+        if len(self.unfinished) <= i:
+            self.unfinished.append(np.zeros(ended[0].size // ended.shape[-1], np.int32))
+        self.unfinished[i], lengths = episode_lengths(self.unfinished[i], ended, is_real)
+        self.lengths[i].append(lengths)
+
+    def last_row(self) -> dict[str, np.ndarray]:
+        """Return the metrics of the newest chunk, or of its part so far."""
+        return self._pending_row() if self.pending else self.rows[-1]
 
     def _pending_rollouts(self) -> int:
         return next(iter(self.pending.values())).shape[1] if self.pending else 0
 
     def _pending_row(self) -> dict[str, np.ndarray]:
         means = {name: values.mean(axis=1) for name, values in self.pending.items()}
-        return {"step": np.asarray(self.steps_per_seed)} | means
+        return {"step": np.asarray(self.steps_per_seed)} | means | self._recent()
 
     def _add_episodes(self, i: int, goals: np.ndarray, returns: np.ndarray) -> None:
         self.goals[i].append(goals)
@@ -126,7 +154,7 @@ class Recorder:
 
     def status(self, seconds: float) -> display.Status:
         """Return the progress of the run, for display."""
-        last, run = self._pending_row() if self.pending else self.rows[-1], self.settings.run
+        last, run = self.last_row(), self.settings.run
         done, budget, unit = min(run.episodes, int(self.episodes.min())), run.episodes, "episodes"
         if run.steps is not None:
             done, budget, unit = min(run.steps, self.steps_per_seed), run.steps, "steps"
@@ -175,7 +203,10 @@ class Recorder:
                 within = int(np.searchsorted(steps, run.steps, side="right"))
             count = min(count, within)
         goals, returns = (np.concatenate(parts[i])[:count] for parts in (self.goals, self.returns))
-        return EpisodeStats(self.seeds[i], goals, returns, None if steps is None else steps[:count])
+        if steps is None:
+            return EpisodeStats(self.seeds[i], goals, returns)
+        lengths = np.concatenate(self.lengths[i])[:count]
+        return EpisodeStats(self.seeds[i], goals, returns, steps[:count], lengths)
 
     def metrics(self) -> Metrics:
         """Return the metrics of all chunks that are stored."""
@@ -184,10 +215,9 @@ class Recorder:
 
     def _metric_columns(self) -> dict[str, np.ndarray]:
         rows = self.rows or [self._pending_row()]
-        names = ("step", *self.metric_names)
         return {
             name: np.stack([row[name] for row in rows], axis=-1)[..., : len(self.rows)]
-            for name in names
+            for name in rows[0]
         }
 
     def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
@@ -203,6 +233,10 @@ class Recorder:
             return abs(rightmost - half)
 
         return [min(earlier, key=distance_from_half), last]
+
+    def recent_map_snapshots(self) -> list[MapSnapshot]:
+        """Return the two snapshots of a run that has not ended; none outside DeepSea."""
+        return self.select_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all of it as arrays, after at least one chunk; derived values are left out."""
@@ -221,11 +255,15 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
+            "paces": np.asarray(self.paces),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
             **{f"pending_{name}": values for name, values in self.pending.items()},
         }
         if not self.env.episode_length:
             state["when"] = _join(self.end_steps)
+            state["lengths"] = _join(self.lengths)
+            if self.unfinished:
+                state["unfinished"] = np.stack(self.unfinished)
         if self.failed:
             state["failed"] = np.frombuffer(json.dumps(self.failed).encode(), np.uint8)
         return state
@@ -243,6 +281,11 @@ class Recorder:
             recorder._add_episodes(i, goals, returns)
         if "when" in state:
             recorder.end_steps = [[part] for part in np.split(state["when"], ends)]
+            # An older version recorded no lengths: they are 0.
+            lengths = state.get("lengths", np.zeros(len(state["when"]), np.int32))
+            recorder.lengths = [[part] for part in np.split(lengths, ends)]
+            if "unfinished" in state and not recorder.env.on_host:
+                recorder.unfinished = list(state["unfinished"])  # on the host new episodes start
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )
@@ -255,14 +298,42 @@ class Recorder:
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}
-        pending = {name: state.get(f"pending_{name}") for name in recorder.metric_names}
-        recorder.pending = {name: values for name, values in pending.items() if values is not None}
-        columns = {name: state[f"metric_{name}"] for name in ("step", *recorder.metric_names)}
+        recorder.pending, columns = (
+            {
+                name.removeprefix(prefix): values
+                for name, values in state.items()
+                if name.startswith(prefix)
+            }
+            for prefix in ("pending_", "metric_")
+        )
         recorder.rows = [
             {name: column[..., m] for name, column in columns.items()}
             for m in range(len(columns["step"]))
         ]
+        recorder.paces = list(state.get("paces", np.full(len(recorder.rows), np.nan)))
         return recorder
+
+
+def episode_lengths(
+    before: np.ndarray, ended: np.ndarray, is_real: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the steps of the unfinished episodes [N], the length of every episode that ended).
+
+    before: the steps of the current episodes before these rollouts [N]; ended, is_real:
+    [rollouts, N, T]. Lengths are in the order of `ended[ended]`.
+    """
+    by_env = lambda array: array.reshape(len(ended), len(before), -1).swapaxes(0, 1)  # [N, R, T]
+    ends = by_env(ended)
+    counted = before[:, None] + by_env(is_real).reshape(len(before), -1).cumsum(axis=1)  # [N, RT]
+    env, at = np.nonzero(ends.reshape(counted.shape))
+    counts = counted[env, at]
+    is_first = np.diff(env, prepend=-1) > 0
+    lengths = np.zeros(ends.shape, np.int32)
+    lengths[ends] = counts - np.where(is_first, 0, np.roll(counts, 1))
+    unfinished = counted[:, -1].astype(np.int32)
+    is_last = np.diff(env, append=len(before)) > 0
+    unfinished[env[is_last]] -= counts[is_last].astype(np.int32)
+    return unfinished, lengths.swapaxes(0, 1)[ends.swapaxes(0, 1)]
 
 
 def recent_means(parts: Sequence[list[np.ndarray]], otherwise: float) -> np.ndarray:

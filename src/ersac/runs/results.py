@@ -1,27 +1,39 @@
-"""The result of a finished run, as `ersac.train` returns it. No jax here."""
+"""The result of a run, as `ersac.train` and `ersac.read` return it. No jax unless it is needed."""
 
+import base64
+import html
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ersac import config
+import numpy as np
+
+from ersac import config, display
 from ersac.analysis import scores
 from ersac.config import Experiment, SettingsError
+from ersac.packages import require_package
 from ersac.runs import run_dir
+from ersac.runs.progress import BEST, read_evaluations
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics, Timings
 
 if TYPE_CHECKING:
     from ersac.policy.evaluate import Evaluation
     from ersac.policy.policy import Policy
 
+MAX_SHOWN = 10  # seeds in the text and the table of a result
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A finished run.
+    """A run: ended, stopped, or up to the last checkpoint of one that is under way.
 
-    seeds: the episodes of every seed (`goals`, `returns` and, outside DeepSea, `steps`).
+    returns, goals, lengths, end_steps: plain arrays by seed, an entry an episode.
     metrics: the learner's metrics: `metrics.values["tau"]` is [seeds, points] at `metrics.step`.
+    settings: all settings, `settings.env`, `settings.agent` and `settings.run`.
+    state: ended, stopped or running; `stopped` is whether it has not ended.
     steps: environment steps of all seeds together.
     directory: the run directory, or None if `out` was not given.
 
@@ -45,6 +57,95 @@ class Result:
     directory: Path | None = None
     # the loop's final state; None if a checkpoint in the directory has it
     last_carry: Any = field(default=None, repr=False, compare=False)
+    state: str = run_dir.ENDED
+    # a row an evaluation during training: step, seed, mean_return, ...
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    # the best policy of those evaluations; None if it is in the directory
+    best_in_memory: Any = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """Three lines: what was run, what was reached, where it is."""
+        run, env = self.settings.run, config.env_name(self.settings.env)
+        episodes = sum(len(stats.goals) for stats in self.seeds)
+        seeds = f"{run.seeds} seed{'s' if run.seeds > 1 else ''} from {run.seed}"
+        done = f"{self.steps:,} steps, {episodes:,} episodes, {self.steps_per_second:,.0f} steps/s"
+        where = "not stored" if self.directory is None else str(self.directory)
+        return (
+            f"<Result of {self.settings.agent_name} on {env}, {seeds}: {self.state}, {done}\n"
+            f" {self._describe_scores()}\n"
+            f" {where}>"
+        )
+
+    def _describe_scores(self) -> str:
+        """Return what every seed reached, in one line of limited length."""
+        rows = self.summary()["per_seed"]
+        name, text = "solved_reliable", "solved at episode"
+        if self.settings.env.reports_returns:
+            name, text = "mean_return", "mean return of the last 100 episodes"
+        shown = [display.format_number(row[name]) for row in rows[:MAX_SHOWN]]
+        return f"{text}: {', '.join(shown)}{', ...' if len(rows) > MAX_SHOWN else ''}"
+
+    def _repr_html_(self) -> str:
+        """A table, a row a seed, and the picture, for notebooks."""
+        from ersac.analysis import picture
+
+        rows = self.summary()["per_seed"]
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in rows[0])
+        cells = (
+            "".join(f"<td>{display.format_number(value)}</td>" for value in row.values())
+            for row in rows[:MAX_SHOWN]
+        )
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        image = base64.b64encode(picture.picture_png(self.picture())).decode()
+        title = html.escape(repr(self).split("\n")[0].lstrip("<"))
+        return (
+            f"<p>{title}</p><table><tr>{head}</tr>{body}</table>"
+            f'<img alt="learning curves" width="640" src="data:image/png;base64,{image}">'
+        )
+
+    def to_pandas(self) -> Any:
+        """Return the episodes of all seeds as a pandas DataFrame, as `ersac export` writes them."""
+        from ersac.analysis.export import episode_tables
+
+        require_package("to_pandas()", "pandas")
+        pandas: Any = importlib.import_module("pandas")
+        return pandas.concat(map(pandas.DataFrame, episode_tables(self)), ignore_index=True)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run has not reached its end: it can be resumed."""
+        return self.state != run_dir.ENDED
+
+    @property
+    def returns(self) -> dict[int, np.ndarray]:
+        """The return of every episode, by seed."""
+        return {stats.seed: stats.returns for stats in self.seeds}
+
+    @property
+    def goals(self) -> dict[int, np.ndarray]:
+        """Whether each episode reached its goal, by seed."""
+        return {stats.seed: stats.goals for stats in self.seeds}
+
+    @property
+    def lengths(self) -> dict[int, np.ndarray]:
+        """The steps of every episode, by seed."""
+        return {stats.seed: np.asarray(self._complete(stats).lengths) for stats in self.seeds}
+
+    @property
+    def end_steps(self) -> dict[int, np.ndarray]:
+        """The environment steps that a seed had taken by the end of each episode, by seed.
+
+        Outside DeepSea, by the end of the rollout in which the episode ended.
+        """
+        return {stats.seed: np.asarray(self._complete(stats).steps) for stats in self.seeds}
+
+    def _complete(self, stats: EpisodeStats) -> EpisodeStats:
+        return complete_stats(stats, self.settings.env)
+
+    @property
+    def steps_per_seed(self) -> int:
+        """Environment steps of each seed."""
+        return self.steps // len(self.seeds)
 
     @property
     def steps_per_second(self) -> float:
@@ -109,6 +210,17 @@ class Result:
     def policy(self) -> "Policy":
         """The policy of the first seed: call it with an observation to get an action."""
         return self.policy_of(self.settings.run.seed)
+
+    @cached_property
+    def best_policy(self) -> "Policy":
+        """The policy with the largest mean return of all evaluations during training."""
+        from ersac.policy.policy import load_policy
+
+        if self.best_in_memory is not None:
+            return self.best_in_memory
+        if self.directory is None or not (self.directory / BEST).exists():
+            raise SettingsError("no policy was evaluated during training: give eval_every")
+        return load_policy(self.directory / BEST, **run_dir.python_objects(self.settings))
 
     def policy_of(self, seed: int) -> "Policy":
         """Return the trained policy of one seed.
@@ -195,8 +307,59 @@ def index_of_seed(settings: Experiment, seed: int) -> int:
     return seed - first
 
 
-def read_result(directory: Path) -> Result:
-    """Return the result of a finished run from its directory."""
+def complete_stats(stats: EpisodeStats, env: config.Environment) -> EpisodeStats:
+    """Return a seed's episodes with their steps and lengths, which DeepSea does not store."""
+    if env.episode_length is not None:
+        lengths = np.full(len(stats.goals), env.episode_length)
+        return stats._replace(steps=lengths.cumsum(), lengths=lengths)
+    if stats.lengths is None:  # a record of an older version
+        return stats._replace(lengths=np.zeros(len(stats.goals), int))
+    return stats
+
+
+def read_result(path: str | Path, note: Callable[[str], None] = display.note) -> Result:
+    """Read a run from its directory: one that has ended, was stopped, or is under way.
+
+    Args:
+        path: the run directory.
+        note: is called with a line about a run that has not ended; by default it is printed.
+
+    Returns:
+        A Result. `returns`, `goals`, `lengths` and `end_steps` are plain arrays by seed, `settings`
+        the settings, `state` one of ended, stopped and running. If the run has not ended, this is
+        what its last checkpoint has.
+
+    Raises:
+        SettingsError: there is no run, or it has no checkpoint yet.
+
+    Example:
+        run = ersac.read("runs/first")
+        run.returns[0]  # of every episode of seed 0
+    """
+    directory = Path(path)
+    settings = run_dir.read_settings(directory)
+    if run_dir.checked_summary(directory, settings) is not None:
+        return _read_finished(directory)
+    from ersac.runs import latest  # imports jax
+
+    found = latest.read_latest(directory, settings, note)
+    recorder = found.recorder
+    note(latest.describe_unfinished(directory, found.state, recorder.steps_per_seed))
+    return Result(
+        settings,
+        recorder.episode_stats(),
+        recorder.metrics(),
+        recorder.recent_map_snapshots(),
+        recorder.steps,
+        *found.timings,
+        found.environment_changes,
+        directory,
+        state=found.state,
+        evaluations=read_evaluations(directory)[0],
+    )
+
+
+def _read_finished(directory: Path) -> Result:
     stored = run_dir.read_finished_run(directory)
     summary = stored.summary
     timings = Timings(*(summary[f"{name}_seconds"] for name in ("compile", "run", "wall")))
@@ -209,4 +372,5 @@ def read_result(directory: Path) -> Result:
         *timings,
         summary["departures"],
         directory,
+        evaluations=read_evaluations(directory)[0],
     )

@@ -24,11 +24,17 @@ from ersac.runs import disk, seal
 SETTINGS, FINGERPRINT, SUMMARY = "settings.json", "fingerprint.json", "summary.json"
 RESULTS, PICTURE = "facts.npz", "picture.png"
 FAILURE, LOCK = "failed.json", "lock"
+START, CHECKPOINTS = "start.npz", "checkpoints"  # what it started from; as in checkpoint.py
+ENDED, STOPPED, RUNNING = "ended", "stopped", "running"  # states of a run
 NOT_HASHED = {"checkpoint_seconds", "make", "estimator"}  # no effect on the numbers, or named
 FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only their text is stored
 # Settings that are newer than the format: a file without one of them means this value, and a value
 # like this does not change the hash.
-ADDED: dict[str, Any] = {"env_kwargs": None}
+ADDED: dict[str, Any] = {
+    "env_kwargs": None,
+    "schedule": "constant",
+    "schedule_steps": 0.0,
+}
 JSON_TYPES = (bool, int, float, str, tuple, type(None))  # anything else is stored as its text
 SETTINGS_FORMAT = 2  # 1 had the fields env, agent, learner, run
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
@@ -55,6 +61,8 @@ class EpisodeStats(NamedTuple):
     # [episodes] int64   environment steps of the seed by the end of the rollout in which the
     # episode ended; None for DeepSea, whose episodes all have one length
     steps: np.ndarray | None = None
+    # [episodes] int32   steps of each episode; None for DeepSea, and in records of older versions
+    lengths: np.ndarray | None = None
 
 
 class Metrics(NamedTuple):
@@ -97,8 +105,9 @@ def hold_run(directory: Path, settings: Experiment, resume: bool) -> Iterator[No
         if not known:
             require_unused(directory)  # another process may have run and ended in between
             write_fingerprint(directory)
-        if not known or _check_resumable(directory, settings) != settings:
             write_settings(directory, settings)
+        else:
+            _check_resumable(directory, settings)  # a larger budget is written by `raise_budget`
         try:
             yield
         except SettingsError:
@@ -128,20 +137,29 @@ def require_unused(directory: Path) -> None:
         )
 
 
-def _check_resumable(directory: Path, settings: Experiment) -> Experiment:
-    """Return a directory's settings; SettingsError unless they differ in a larger budget only."""
+def raise_budget(directory: Path, settings: Experiment) -> None:
+    """Write the settings of a resumed run if its budget was raised and nothing was refused."""
+    if read_settings(directory) != settings:
+        write_settings(directory, settings)
+
+
+def _check_resumable(directory: Path, settings: Experiment) -> None:
+    """Raise SettingsError unless a directory's settings differ in a larger budget only."""
     before = read_settings(directory)
     if changed := differences(before, settings):
         raise SettingsError(
             f"{directory} holds a run with other settings: {', '.join(changed)}; "
             "choose another directory"
         )
-    if settings.run.episodes < before.run.episodes:
-        raise SettingsError(
-            "--episodes can be raised when a run is resumed, not lowered: "
-            f"{before.run.episodes} -> {settings.run.episodes}"
-        )
-    return before
+    for name in ("episodes", "steps"):
+        old, new = getattr(before.run, name), getattr(settings.run, name)
+        if new is not None and (old is None or new < old):
+            budget = config.budget_option(before)
+            hint = "" if budget == f"--{name}" else f"; this run has a budget of {budget}"
+            raise SettingsError(
+                f"--{name} can be raised when a run is resumed, not lowered: "
+                f"{'no limit' if old is None else old} -> {new}{hint}"
+            )
 
 
 def differences(before: Experiment, now: Experiment) -> list[str]:
@@ -213,6 +231,15 @@ def is_settings(value: Any) -> bool:
     """Return whether a value is nested settings, not another dataclass such as a flax module."""
     cls = type(value)
     return dataclasses.is_dataclass(value) and getattr(config, cls.__name__, None) is cls
+
+
+def python_objects(settings: Experiment) -> dict[str, Any]:
+    """Return the settings that are Python objects, by name; of those a file has only the text."""
+    return {
+        path[-1]: value
+        for path, _, value in leaves(settings)
+        if path[-1] in FROM_PYTHON and value is not None and not isinstance(value, str)
+    }
 
 
 def settings_hash(settings: Experiment) -> str:
@@ -337,7 +364,8 @@ def _encode_stats(stats: EpisodeStats) -> dict[str, np.ndarray]:
     values, codes = code_returns(stats.returns)
     if len(values) <= 256:  # a code is a byte
         arrays |= {"returns": codes.astype(np.uint8), "values": values}
-    return arrays if stats.steps is None else arrays | {"steps": stats.steps}
+    optional = {"steps": stats.steps, "lengths": stats.lengths}
+    return arrays | {name: array for name, array in optional.items() if array is not None}
 
 
 def code_returns(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -372,7 +400,7 @@ def _decode_stats(seed: int, stored: dict[str, np.ndarray]) -> EpisodeStats:
     returns = stored["returns"]
     if "values" in stored:
         returns = stored["values"][returns]
-    return EpisodeStats(seed, goals, returns, stored.get("steps"))
+    return EpisodeStats(seed, goals, returns, stored.get("steps"), stored.get("lengths"))
 
 
 def _numbers(arrays: dict[str, np.ndarray], name: str) -> list[int]:
@@ -410,18 +438,23 @@ def valid_summary(directory: Path, settings: Experiment) -> dict[str, Any] | Non
         return None  # resuming writes the files again
 
 
+def checked_summary(directory: Path, settings: Experiment) -> dict[str, Any] | None:
+    """Return the summary of a run; None if it has not ended, DiskError if it is damaged."""
+    try:
+        return read_summary(directory, settings)
+    except CorruptRecord as why:
+        raise disk.DiskError(
+            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
+        ) from None
+
+
 def read_finished_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
     """Return the settings and the summary of a finished run.
 
     Raises SettingsError if it has not ended, DiskError if it is damaged.
     """
     settings = read_settings(directory)
-    try:
-        summary = read_summary(directory, settings)
-    except CorruptRecord as why:
-        raise disk.DiskError(
-            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
-        ) from None
+    summary = checked_summary(directory, settings)
     if summary is None:
         raise SettingsError(f"{directory} has not ended; resume with: ersac resume {directory}")
     return settings, summary

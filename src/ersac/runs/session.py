@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from ersac import display
 from ersac.config import Experiment, SettingsError
 from ersac.runs import exits, run_dir, seal
+from ersac.runs.progress import OnChunk, Progress, make_progress
 from ersac.runs.recorder import Recorder
 from ersac.runs.run_dir import MapSnapshot, Timings
 from ersac.runs.trackers import Tracker
@@ -20,7 +22,7 @@ from ersac.runs.trackers import Tracker
 if TYPE_CHECKING:
     from ersac.loops.base import Loop
     from ersac.runs.checkpointer import Checkpointer
-    from ersac.types import Tree
+    from ersac.types import Learner, Tree
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class Job:
     run_id: str  # a hash: only checkpoints with the same one are loaded
     resume_hint: str  # how to resume, for the message of a run that was stopped
     variants: Sequence[Experiment] | None = None  # a batch: the settings of every seed
+    # The learners of a new run, from those that it would have and its seeds; None: those.
+    start_learners: Callable[[Sequence["Learner"], Sequence[int]], Sequence["Learner"]] | None = (
+        None
+    )
 
     @property
     def is_single_run(self) -> bool:
@@ -70,6 +76,7 @@ class Session:
     started: float  # time.perf_counter() at the start of this session
     running: float = 0.0  # seconds in chunks, of this session
     save_failed: bool = False  # the last save: another attempt would fail too
+    stopped: bool = False  # by `on_chunk`, before the budget was spent
 
     def timings(self) -> Timings:
         """Return the seconds that the run has taken over all its sessions."""
@@ -78,6 +85,17 @@ class Session:
             running=self.earlier.running + self.running,
             wall=self.earlier.wall + time.perf_counter() - self.started,
         )
+
+    def progress(self, carry: Any) -> Progress:
+        """Return what `on_chunk` receives."""
+        return make_progress(self.job.settings, self.recorder, carry, lambda: self.codec)
+
+    @cached_property
+    def codec(self) -> Any:
+        """The codec of the environment's spaces, for policies that `on_chunk` asks for."""
+        from ersac.policy.codec import make_codec
+
+        return make_codec(self.job.settings.env)
 
     def on_nonfinite(self, seed_index: int, reason: str) -> None:
         """End a single run, or drop one seed of a batch."""
@@ -141,6 +159,9 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     )
     loaded = checkpointer.load(exact)
     if loaded is None:
+        if job.start_learners is not None:
+            own = [loop.learner(program.carry, i) for i in range(len(program.seeds))]
+            program = loop.with_learners(program, job.start_learners(own, program.seeds))
         recorder = Recorder(settings, program.seeds)
         return Session(job, program, recorder, checkpointer, Timings(), started)
     saved, earlier = loaded
@@ -162,12 +183,17 @@ def loop_of(settings: Experiment) -> "Loop":
 
 
 def run_session(
-    session: Session, screen: display.Display, trackers: Sequence[Tracker], poll: Callable[[], int]
+    session: Session,
+    screen: display.Display,
+    trackers: Sequence[Tracker],
+    poll: Callable[[], int],
+    on_chunk: OnChunk | None = None,
 ) -> Any:
     """Run chunks until the budget is spent; return the last carry, which has been saved.
 
     poll: returns the number of a signal that was received, or 0. After a signal the session is
-    saved and Stopped is raised.
+    saved and Stopped is raised. on_chunk: called after every chunk; the run stops when it returns
+    True.
     """
     carry = session.program.carry
     loop = loop_of(session.job.settings)
@@ -175,7 +201,7 @@ def run_session(
     try:
         # Closing the generator stops the actor thread, whatever happens in this block.
         with contextlib.closing(run) as chunks:
-            while not session.recorder.is_finished():
+            while not (session.stopped or session.recorder.is_finished()):
                 if number := poll():
                     raise exits.Stopped(number, "stopped")
                 chunk = next(chunks, None)
@@ -191,6 +217,8 @@ def run_session(
                     session.recorder.add_map_snapshot(take_map_snapshot(session, carry))
                 if session.checkpointer.due():
                     session.save(carry)
+                if on_chunk is not None:
+                    session.stopped = bool(on_chunk(session.progress(carry)))
             session.save(carry)
     except Exception as error:
         if (left := session.leave(carry, error)) is error:

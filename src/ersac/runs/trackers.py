@@ -7,6 +7,7 @@ again, and each tracker drops what it had logged beyond the checkpoint.
 
 import contextlib
 import itertools
+import math
 import os
 import struct
 import time
@@ -56,12 +57,13 @@ class Tracker(Protocol):
 
 def new_points(recorder: Recorder, seed_index: int, logged: LogPosition) -> Iterator[Point]:
     """Yield the points of one seed that come after `logged`."""
-    unlogged = list(
-        itertools.takewhile(lambda row: row["step"] > logged.step, reversed(recorder.rows))
-    )
-    for row in reversed(unlogged):
+    newest_first = zip(reversed(recorder.rows), reversed(recorder.paces), strict=True)
+    unlogged = list(itertools.takewhile(lambda item: item[0]["step"] > logged.step, newest_first))
+    for row, pace in reversed(unlogged):
         values = {name: float(column[seed_index]) for name, column in row.items() if name != "step"}
-        yield Point(STEP, int(row["step"]), values)
+        values["steps_per_second"] = float(pace)
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        yield Point(STEP, int(row["step"]), finite)  # means are nan before the first episode
     blocks = (current_position(recorder, seed_index).episode - logged.episode) // BLOCK
     count = int(recorder.episodes[seed_index]) - logged.episode
     goals, returns = (

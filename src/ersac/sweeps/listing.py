@@ -13,24 +13,18 @@ import numpy as np
 from ersac import config
 from ersac.config import SettingsError
 from ersac.runs import disk, run_dir, seal
-from ersac.runs.run_dir import CorruptRecord
+from ersac.runs.run_dir import ENDED, RUNNING, STOPPED, CorruptRecord
 from ersac.sweeps import runner
 
-CHECKPOINTS = "checkpoints"  # as in checkpoint.py, which imports jax
 RUN_FILES = {  # a directory that has one of them is a run, or was one
     run_dir.SETTINGS,
     run_dir.RESULTS,
     run_dir.SUMMARY,
     run_dir.FAILURE,
-    CHECKPOINTS,
+    run_dir.CHECKPOINTS,
 }
-ENDED, STOPPED, RUNNING, FAILED, DAMAGED = STATES = (
-    "ended",
-    "stopped",
-    "running",
-    "failed",
-    "damaged",
-)
+FAILED, DAMAGED = "failed", "damaged"
+STATES = (ENDED, STOPPED, RUNNING, FAILED, DAMAGED)
 
 
 class RunRow(NamedTuple):
@@ -103,7 +97,7 @@ def run_row(directory: Path) -> RunRow:
             return row._replace(state=ENDED, solved=solved)
         return row._replace(why=_last_checkpoint(directory))
     except CorruptRecord as error:
-        has_checkpoints = (directory / CHECKPOINTS).is_dir()
+        has_checkpoints = (directory / run_dir.CHECKPOINTS).is_dir()
         hint = f"; repair with: ersac resume {directory}" if has_checkpoints else ""
         return row._replace(state=DAMAGED, why=f"{error}{hint}")
     except OSError as error:

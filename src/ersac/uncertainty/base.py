@@ -21,6 +21,13 @@ def no_loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajec
     return jnp.zeros_like(t.reward)
 
 
+def no_metrics(
+    params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory
+) -> dict[str, Array]:
+    """Return nothing, for estimators that report no numbers."""
+    return {}
+
+
 class Uncertainty(NamedTuple):
     """An estimator of sigma2(s, a), the epistemic variance of the mean reward of (s, a).
 
@@ -41,6 +48,8 @@ class Uncertainty(NamedTuple):
     rows: dict[str, int]
     # key, T -> noise [T, members] that is stored with a rollout and added to each member's targets
     noise: Callable[[Key, int], Array] = no_noise
+    # the arguments of `loss` -> numbers by name, recorded and logged as `uncertainty.NAME`
+    metrics: Callable[[Params, Tree, Array, Array, Trajectory], dict[str, Array]] = no_metrics
 
 
 def gaussian_noise(variance: float | Array | None, members: int) -> Callable[[Key, int], Array]:
