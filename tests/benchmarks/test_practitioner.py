@@ -3,8 +3,8 @@
 import gymnasium
 import numpy as np
 import pytest
-
 from benchmarks.practitioner import ENVS, Masked, play
+
 from ersac.envs.gym.check import findings
 
 SIX = ("camera", "switches", "masked", "sparse", "money", "two-ranges")
