@@ -12,8 +12,9 @@ from ersac import api, config
 from ersac.agents import boot_dqn
 from ersac.agents.build import make_agent
 from ersac.config.presets import PRESETS
-from ersac.envs.base import Box, Discrete, Env, Spec, spec_of
+from ersac.envs.base import Box, Discrete, Env, PackedSpace, Spec, spec_of
 from ersac.envs.deep_sea import deep_sea
+from ersac.envs.gym.spaces import pack_bytes
 from ersac.loops import device, host
 from ersac.loops.rollout import init_actor, interact
 from ersac.runs import run_dir
@@ -520,6 +521,34 @@ def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     q = agent.policy.act(learner, 0, image, 0.5)[1]
     assert q.shape == (4,)
     assert not np.allclose(q, agent.policy.act(learner, 0, image[::-1], 0.5)[1])
+
+
+def test_actions_that_are_not_allowed_are_neither_taken_nor_in_a_target():
+    spec = Spec("masked", PackedSpace((Box((2,)),), choices=3), Discrete(3), 1)
+    small = {"members": 1, "hidden": (8,), "replay": 1, "least_replay": 1, "batch": 2}
+    agent = make_agent(config.override(PRESETS["boot-dqn"], **small), spec)
+    learner = agent.init(np.random.default_rng(0))
+    numbers = np.array([[0.3, -1.2]], np.float32)
+    masks = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], np.uint8)
+    seen = [jnp.asarray(pack_bytes([numbers, mask[None]])[0]) for mask in masks]
+    member = jnp.zeros((), jnp.int32)
+    for action in range(3):
+        for uniform in (0.0, 0.99):
+            assert agent.policy.act(learner, member, seen[action], uniform)[0] == action
+        assert agent.policy.mode(learner, member, seen[action]) == action
+
+    def loss(following):
+        ones, noise = jnp.ones((1, 1)), agent.noise(jax.random.key(0), 1)
+        noise = jax.tree.map(lambda leaf: leaf[None], noise._replace(mask=noise.mask | True))
+        obs = jnp.stack([seen[3], following])[None]
+        action = jnp.zeros((1, 1), jnp.int32)
+        t = Trajectory(obs, action, ones, ones, ones, jnp.zeros((1, 1)), noise)
+        return float(agent.update(learner, t)[2]["loss"])
+
+    *single, everything = [loss(following) for following in seen]
+    best = int(agent.policy.mode(learner, member, seen[3]))
+    assert everything == single[best]
+    assert len(set(single)) == 3
 
 
 def test_continuous_actions_are_refused_in_one_line():

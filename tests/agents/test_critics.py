@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from ersac import config
 from ersac.agents import actor_critic, critics
 from ersac.algorithm import action_dist, game, risk
+from ersac.algorithm.action_dist import mask_logits
 from ersac.types import Trajectory
 
 LAYERS, WIDTH, ACTIONS = 3, 2, 2  # few enough to enumerate, as in test_gradient.py
@@ -66,6 +67,20 @@ def test_k_is_clipped_from_below_at_the_limit(drawn):
     np.testing.assert_array_equal(far, farther)
     settled = jax.nn.log_softmax(jnp.array([0.0, -7.0, 0.0, 0.0]))
     np.testing.assert_allclose(NATURAL(k[0], settled, tau, 7.0), 0, atol=1e-13)
+
+
+def test_the_natural_gradient_with_a_mask_is_that_of_the_allowed_actions(drawn):
+    k, logits, tau = drawn
+    allowed = jnp.asarray([True, False, True, True])
+    masked = jnp.broadcast_to(allowed, k.shape)
+    k = k.at[:, 1].set(100.0)  # the best action, but not allowed
+    log_pi = jax.nn.log_softmax(mask_logits(logits, masked))
+    direction = NATURAL(k, log_pi, tau, 7.0, masked)
+    few = np.flatnonzero(allowed)
+    np.testing.assert_allclose(
+        direction[:, few], NATURAL(k[:, few], jax.nn.log_softmax(logits[:, few]), tau, 7.0)
+    )
+    np.testing.assert_array_equal(direction[:, 1], 0.0)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -1,13 +1,22 @@
 """Action distributions, checked against explicit sums and integrals."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 from scipy import stats
 
-from ersac.algorithm.action_dist import CELLS, MAX_LOG_STD, MIN_LOG_STD, make_action_dist
-from ersac.envs.base import Box, Discrete
+from ersac.algorithm.action_dist import (
+    CELLS,
+    MAX_LOG_STD,
+    MIN_LOG_STD,
+    factor_sums,
+    make_action_dist,
+    mask_logits,
+)
+from ersac.envs.base import Box, Discrete, MultiDiscrete
 
 LINE = make_action_dist(Box((1,), low=(-1.0,), high=(1.0,)))
 # (mean, log_std): moderate, near an edge of the box, at both clips and beyond them
@@ -118,3 +127,76 @@ def test_categorical_is_softmax(float64):
         policy.action_noise(jax.random.key(2), 20_000)
     )
     np.testing.assert_allclose(np.bincount(drawn, minlength=3) / 20_000, pi[0], atol=0.015)
+
+
+SIZES = (2, 3, 2)
+JOINT = np.array(list(itertools.product(*map(range, SIZES))))  # [12, 3]
+OFFSETS = np.array([0, 2, 5])
+# One choice of the second factor and one of the third are not allowed.
+MASK = np.array([1, 1, 1, 0, 1, 0, 1], bool)
+
+
+def joint_probabilities(logits, mask) -> np.ndarray:
+    """The probability of each combination, multiplied out."""
+    total = np.ones(len(JOINT))
+    for factor, (start, size) in enumerate(zip(OFFSETS, SIZES, strict=True)):
+        weights = np.exp(logits[start : start + size]) * mask[start : start + size]
+        total *= (weights / weights.sum())[JOINT[:, factor]]
+    return total
+
+
+@pytest.mark.parametrize("mask", [np.ones(7, bool), MASK], ids=["all", "masked"])
+def test_a_product_is_its_joint_distribution(float64, mask):
+    """Log-probability, entropy, expectations and draws are those of all joint actions."""
+    policy = make_action_dist(MultiDiscrete(SIZES))
+    raw = np.random.default_rng(0).normal(size=7)
+    pi, logits = joint_probabilities(raw, mask), mask_logits(jnp.asarray(raw), jnp.asarray(mask))
+    repeated = jnp.broadcast_to(logits, (len(JOINT), 7))
+    np.testing.assert_allclose(
+        np.exp(policy.log_prob(repeated, jnp.asarray(JOINT))), pi, rtol=1e-12, atol=0
+    )
+    assert (pi == 0).any() == (not mask.all())
+    real = pi[pi > 0]
+    assert policy.entropy(logits) == pytest.approx(-(real * np.log(real)).sum(), rel=1e-12)
+    values = jnp.asarray(np.random.default_rng(1).normal(size=7))
+    of_joint = np.mean(np.asarray(values)[JOINT + OFFSETS], axis=1)
+    np.testing.assert_allclose(
+        policy.take(jnp.broadcast_to(values, repeated.shape), jnp.asarray(JOINT)), of_joint
+    )
+    weighted = jnp.exp(policy.log_pi(logits)) * values
+    assert jnp.sum(weighted) / 3 == pytest.approx(pi @ of_joint, rel=1e-12)
+    by_factor = factor_sums(weighted, SIZES)
+    np.testing.assert_allclose(by_factor[np.array([0, 2, 5])].sum(), jnp.sum(weighted))
+    np.testing.assert_array_equal(by_factor[2:5], np.repeat(by_factor[2], 3))
+    np.testing.assert_array_equal(policy.mode(logits), JOINT[np.argmax(pi)])
+    drawn = jax.vmap(lambda gumbel: policy.draw(logits, gumbel))(
+        policy.action_noise(jax.random.key(2), 20_000)
+    )
+    shares = np.bincount(np.ravel_multi_index(np.asarray(drawn).T, SIZES), minlength=12) / 20_000
+    np.testing.assert_allclose(shares, pi, atol=0.015)
+    assert (shares[pi == 0] == 0).all()
+    np.testing.assert_array_equal(policy.action_index(jnp.asarray(JOINT)), JOINT + OFFSETS)
+
+
+def test_numbered_combinations_are_those_of_the_product():
+    """The mask of a combination is that of all its choices."""
+    numbered = make_action_dist(MultiDiscrete(SIZES), joint=True)
+    assert numbered.outputs == numbered.n_actions == 12
+    np.testing.assert_array_equal(numbered.to_env(jnp.arange(12)), JOINT)
+    masks = jnp.asarray(np.stack([MASK, ~MASK]))
+    wanted = np.asarray(masks)[:, JOINT + OFFSETS].all(axis=-1)
+    np.testing.assert_array_equal(numbered.allowed(masks), wanted)
+
+
+def test_a_masked_action_has_no_gradient():
+    policy = make_action_dist(MultiDiscrete(SIZES))
+    mask, action = jnp.asarray(MASK), jnp.array([0, 2, 1])
+    loss = lambda logits: (
+        policy.log_prob(mask_logits(logits, mask), action)
+        + policy.entropy(mask_logits(logits, mask))
+    )
+    gradient = jax.grad(loss)(jnp.linspace(-1.0, 2.0, 7))
+    assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[~MASK], 0.0)
+    assert gradient[5:].tolist() == [0.0, 0.0]  # a single allowed choice leaves nothing to learn
+    assert (gradient[np.array([0, 1, 2, 4])] != 0).all()

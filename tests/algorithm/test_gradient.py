@@ -17,29 +17,49 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.build import make_optimisers, make_parts
 from ersac.algorithm import game
-from ersac.envs.base import Discrete, Spec
+from ersac.envs.base import Discrete, MultiDiscrete, PackedSpace, Spec
+from ersac.envs.gym.spaces import pack_bytes
 from ersac.nets import heads
 from ersac.types import Params, Trajectory
 
-LAYERS, WIDTH, ACTIONS = 3, 2, 2  # enough states for every term, few enough to enumerate
+LAYERS, WIDTH = 3, 2  # enough states for every term, few enough to enumerate
 STATES = LAYERS * WIDTH
-SPEC = Spec("tiny", Discrete(STATES), Discrete(ACTIONS), 1)
+SPEC = Spec("tiny", Discrete(STATES), Discrete(2), 1)
+PRODUCT = SPEC._replace(actions=MultiDiscrete((2, 3)))
+MASKED = PRODUCT._replace(observations=PackedSpace((Discrete(STATES),), 5))
+# [states, choices]: each factor has an allowed choice in each state, and some have only one
+MASKS = np.array([[1, 1, 1, 1, 0], [1, 0, 1, 1, 1], [0, 1, 0, 1, 1], [1, 1, 0, 1, 0]] * 2)[:STATES]
+
+
+def stored(spec: Spec, states) -> np.ndarray:
+    """The observations of states as a trajectory stores them."""
+    states = np.asarray(states, np.int32)
+    if spec is not MASKED:
+        return states
+    return pack_bytes([states, MASKS[states].astype(np.uint8)])
+
+
+def every_action(spec: Spec) -> np.ndarray:
+    """All actions [A], or [A, factors]."""
+    if isinstance(spec.actions, Discrete):
+        return np.arange(spec.actions.n)
+    return np.array(list(itertools.product(*map(range, spec.actions.sizes))))
 
 
 class TinyMDP(NamedTuple):
     """A layered MDP [section 2] with random transitions: state l * WIDTH + i is i-th of layer l."""
 
     start: np.ndarray  # [WIDTH]
-    reward: np.ndarray  # [STATES, ACTIONS]
-    next: np.ndarray  # [STATES, ACTIONS, WIDTH]
+    reward: np.ndarray  # [STATES, A]
+    next: np.ndarray  # [STATES, A, WIDTH]
 
 
-def draw(seed: int) -> TinyMDP:
+def draw(seed: int, n_actions: int) -> TinyMDP:
     rng = np.random.default_rng(seed)
     return TinyMDP(
         rng.dirichlet(np.ones(WIDTH)),
-        rng.normal(size=(STATES, ACTIONS)),
-        rng.dirichlet(np.ones(WIDTH), (STATES, ACTIONS)),
+        rng.normal(size=(STATES, n_actions)),
+        rng.dirichlet(np.ones(WIDTH), (STATES, n_actions)),
     )
 
 
@@ -73,9 +93,11 @@ def exact_optimism(mdp: TinyMDP, log_pi, sigma2, log_tau):
     return mdp.start @ j, jnp.concatenate(by_layer)
 
 
-def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
+def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray, spec: Spec):
     """Yield (probability, trajectory) for all trajectories of one episode under pi."""
-    for path in itertools.product(range(WIDTH), *([range(ACTIONS), range(WIDTH)] * LAYERS)):
+    actions_of = every_action(spec)
+    numbers = range(len(actions_of))
+    for path in itertools.product(range(WIDTH), *([numbers, range(WIDTH)] * LAYERS)):
         first, *rest = path
         obs, actions, probability = [first], [], mdp.start[first]
         for layer in range(LAYERS):
@@ -87,11 +109,13 @@ def every_trajectory(mdp: TinyMDP, log_pi: np.ndarray):
             obs.append((layer + 1) * WIDTH + following if layer < LAYERS - 1 else following)
         s, a = np.array(obs[:-1]), np.array(actions)
         ends = np.append(np.ones(LAYERS - 1), 0.0)
+        if probability == 0:
+            continue
         yield (
             probability,
             Trajectory(
-                np.array(obs),
-                a,
+                stored(spec, obs),
+                actions_of[a],
                 mdp.reward[s, a],
                 ends,
                 np.ones(LAYERS),
@@ -128,15 +152,20 @@ def with_values(head: heads.Head, params: Params, obs, features, wanted) -> Para
 
 
 def sampled_and_exact(
-    seed: int, lam: float, exact_critic: bool, learner_settings: config.ActorCritic
+    seed: int,
+    lam: float,
+    exact_critic: bool,
+    learner_settings: config.ActorCritic,
+    spec: Spec = SPEC,
 ):
     """Return the expected gradient of the loss, and the gradient of the exact objective.
 
     Both are with respect to torso, policy and log tau.
     """
-    mdp, everywhere = draw(seed), jnp.arange(STATES)
+    actions = every_action(spec)
+    mdp, everywhere = draw(seed, len(actions)), jnp.arange(STATES)
     s = config.override(learner_settings, lam=lam)
-    parts = make_parts(s, SPEC)
+    parts = make_parts(s, spec)
     optimisers = make_optimisers(s, parts, 0.0)
     learner = ac.init_actor_critic(parts, optimisers, 0.3, np.random.default_rng(seed))
     learner = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), learner)
@@ -147,19 +176,35 @@ def sampled_and_exact(
     )
     log_tau, memory = learner.log_tau, learner.memory
 
+    def exact_log_pi(dense, tables):
+        """Return log pi of all actions [STATES, A], from a softmax over the choices of a factor."""
+        logits = ac.policy_logits(parts, Params(dense, tables), everywhere)
+        sizes = getattr(spec.actions, "sizes", (logits.shape[-1],))
+        allowed = MASKS.astype(bool) if spec is MASKED else np.ones(logits.shape, bool)
+        total, start = 0.0, 0
+        for factor, size in enumerate(sizes):
+            part = slice(start, start + size)
+            weights = jnp.where(allowed[:, part], jnp.exp(logits[:, part]), 0.0)
+            pi = weights / jnp.sum(weights, axis=-1, keepdims=True)
+            chosen = actions[:, factor] if actions.ndim > 1 else actions
+            total += jnp.log(jnp.maximum(pi[:, chosen], 1e-300))
+            start += size
+        return total
+
     def objective(dense, tables, log_tau):
-        log_pi = jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere))
-        return exact_optimism(mdp, log_pi, sigma2, log_tau)[0]
+        return exact_optimism(mdp, exact_log_pi(dense, tables), sigma2, log_tau)[0]
 
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
     estimator = Params(dense["uncertainty"], tables["uncertainty"])
-    action_sigma2 = lambda action: parts.uncertainty.sigma2(
-        estimator, memory.uncertainty, everywhere, features, jnp.full(STATES, action)
+    choice_sigma2 = lambda choice: parts.uncertainty.sigma2(
+        estimator, memory.uncertainty, everywhere, features, jnp.full(STATES, choice)
     )
-    sigma2 = jnp.stack([action_sigma2(action) for action in range(ACTIONS)], axis=-1)
-    log_pi = np.asarray(
-        jax.nn.log_softmax(ac.policy_logits(parts, Params(dense, tables), everywhere))
+    offsets = np.array([0, 2]) if actions.ndim > 1 else np.array([0])
+    choices = actions.reshape(len(actions), -1) + offsets
+    sigma2 = jnp.stack(
+        [sum(choice_sigma2(choice) for choice in row) / len(row) for row in choices], axis=-1
     )
+    log_pi = np.asarray(exact_log_pi(dense, tables))
     if exact_critic:
         _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
         if s.critic == "expected-bonus":  # its critic predicts J without them
@@ -169,12 +214,13 @@ def sampled_and_exact(
             )
         dense, tables = with_values(parts.value, Params(dense, tables), everywhere, features, j)
 
-    probabilities, trajectories = zip(*every_trajectory(mdp, log_pi), strict=True)
+    log_pi = np.where(log_pi < -600, -np.inf, log_pi)  # not allowed
+    probabilities, trajectories = zip(*every_trajectory(mdp, log_pi, spec), strict=True)
     assert sum(probabilities) == pytest.approx(1.0, abs=1e-12)
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
+    batch = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *trajectories)
 
     def loss(dense, tables, log_tau, t):
-        rows = jax.tree.map(lambda table: table[t.obs], tables)
+        rows = jax.tree.map(lambda table: table[parts.unpack(t.obs)[0]], tables)
         undamped, running = (
             dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)),
             ac.RunningMeans(jnp.zeros(()), jnp.zeros(())),
@@ -213,6 +259,25 @@ def test_expected_gradient_of_the_loss_is_the_gradient_of_the_game(
         s = settings(critic=critic, network=network, estimator_hidden=(4,))
         s = config.check(config.replace_at(s, ("uncertainty",), uncertainty))
         expected, exact = sampled_and_exact(seed, lam, exact_critic, s)
+        assert np.linalg.norm(exact[:-1]) > 1e-2
+        assert abs(exact[-1]) > 1e-3
+        np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(PRODUCT, id="product", marks=pytest.mark.slow),
+        pytest.param(MASKED, id="masked product"),
+    ],
+)
+@pytest.mark.parametrize("critic", ["sampled", "expected-bonus"])
+def test_the_same_for_actions_of_several_factors_and_with_masks(float64, spec, critic):
+    """Against sums over all joint actions: entropy, bonus and log-probabilities are exact."""
+    s = settings(critic=critic, network="table", estimator_hidden=(4,))
+    s = config.check(config.replace_at(s, ("uncertainty",), config.Ensemble(members=3)))
+    for lam, exact_critic in ((1.0, False), (0.6, True)):
+        expected, exact = sampled_and_exact(0, lam, exact_critic, s, spec)
         assert np.linalg.norm(exact[:-1]) > 1e-2
         assert abs(exact[-1]) > 1e-3
         np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)

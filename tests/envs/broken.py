@@ -418,6 +418,53 @@ class DictOfActions(Walk):
         return super().step(action["go"])
 
 
+class MixedActions(Walk):
+    action_space: ClassVar = spaces.Dict(
+        {"go": spaces.Discrete(2), "far": spaces.Box(0.0, 1.0, (1,))}
+    )
+
+    def step(self, action):
+        return super().step(action["go"])
+
+
+class Masked(Walk):
+    """Forbids the same direction twice in a row, and raises where that happens."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        self.allowed = [1, 1]
+        return observation, info | self.mask()
+
+    def step(self, action):
+        if not self.allowed[int(action)]:
+            raise ValueError(f"action {action} is not allowed")
+        *results, info = super().step(action)
+        self.allowed = [int(action), 1 - int(action)]
+        return *results, info | self.mask()
+
+    def mask(self):
+        return {"action_mask": np.array(self.allowed, np.int8)}
+
+
+class MaskedLater(Masked):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], {}
+
+    def step(self, action):
+        self.allowed = [1, 1]
+        return super().step(action)
+
+
+class NothingAllowed(Masked):
+    def mask(self):
+        return {"action_mask": np.zeros(2, np.int8)}
+
+
+class ShortMask(Masked):
+    def mask(self):
+        return {"action_mask": np.ones(3, np.int8)}
+
+
 class Unbounded(Continuous):
     action_space: ClassVar = spaces.Box(np.array([-np.inf], np.float32), np.array([1], np.float32))
 

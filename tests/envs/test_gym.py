@@ -1,5 +1,6 @@
 """Vectorised environments against single Gymnasium environments, which are the oracle."""
 
+import itertools
 import math
 import multiprocessing
 import os
@@ -12,11 +13,20 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
+from jax import numpy as jnp
 
 from ersac.config import SettingsError
-from ersac.envs.base import Box, Discrete, HostStep
+from ersac.envs.base import Box, Discrete, HostStep, MultiDiscrete, PackedSpace
 from ersac.envs.gym.make import env_factory, host_env
-from ersac.envs.gym.spaces import action_codec, observation_codec
+from ersac.envs.gym.spaces import (
+    action_codec,
+    observation_codec,
+    read_mask,
+    space_from_json,
+    space_json,
+    to_choices,
+)
+from ersac.nets.packed import unpack
 from ersac.runs.exits import Resumable
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a worker cannot import a test
@@ -24,7 +34,7 @@ GRID = "MiniGrid-DoorKey-5x5-v0"
 REAL = [
     "CartPole-v1",
     "FrozenLake8x8-v1",
-    "Taxi-v4",
+    "CliffWalking-v1",
     "Blackjack-v1",
     "MountainCar-v0",
     "Pendulum-v1",
@@ -173,6 +183,33 @@ def test_discrete_observations_cannot_be_stacked():
         host_env(env_factory("Taxi-v4"), "Taxi-v4", 1, frames=2)
 
 
+class Doors(gymnasium.Env):
+    """Two factors; what is allowed follows from the observation, and anything else raises."""
+
+    observation_space = spaces.Box(0.0, 9.0, (2,))
+    action_space = spaces.MultiDiscrete([2, 3])
+
+    @staticmethod
+    def mask(age, number):
+        return [bool(age % 2), not age % 2, *(int(number) % 3 != i for i in range(3))]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self.observe()
+
+    def observe(self):
+        self.obs = np.array([self.age, self.np_random.integers(9)], np.float32)
+        return self.obs, {"action_mask": np.array(self.mask(*self.obs), np.int8)}
+
+    def step(self, action):
+        allowed = self.mask(*self.obs)
+        assert allowed[action[0]]
+        assert allowed[2 + action[1]]
+        self.age += 1
+        return (obs := self.observe())[0], float(action[1]), self.age == 4, False, obs[1]
+
+
 @pytest.mark.parametrize("name", REAL)
 def test_each_of_n_environments_is_identical_to_a_single_one(name):
     """Environment i is seeded by seed + i once; later episodes continue its random numbers."""
@@ -245,7 +282,7 @@ def test_mountain_car_is_truncated_and_never_terminates():
 def test_the_spaces_of_registered_environments():
     spaces_of = lambda name: host_env(env_factory(name), name, 1)[1:3]
     assert spaces_of("CartPole-v1") == (Box((4,)), Discrete(2))
-    assert spaces_of("Taxi-v4") == (Discrete(500), Discrete(6))
+    assert spaces_of("Taxi-v4") == (PackedSpace((Discrete(500),), choices=6), Discrete(6))
     assert spaces_of("Blackjack-v1") == (Box((32 + 11 + 2,)), Discrete(2))
     assert spaces_of("Pendulum-v1") == (Box((3,)), Box((1,), low=(-2.0,), high=(2.0,)))
     assert spaces_of(GRID) == (Box((4 + 7 * 7 * (11 + 6 + 3),)), Discrete(7))
@@ -410,11 +447,93 @@ class TestActionCodec:
 
     @pytest.mark.parametrize(
         "space",
-        [spaces.Box(-np.inf, 1, (2,)), spaces.Box(0, 9, (2,), np.int32), spaces.MultiBinary(3)],
+        [
+            spaces.Box(-np.inf, 1, (2,)),
+            spaces.Box(0, 9, (2,), np.int32),
+            spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (1,)))),
+        ],
     )
     def test_an_unsupported_action_space_raises(self, space):
         with pytest.raises(SettingsError, match=r"^action space"):
             action_codec(space)
+
+
+FACTORS = [
+    (spaces.MultiDiscrete([3, 4, 2], start=[0, 5, 1]), (3, 4, 2)),
+    (spaces.MultiDiscrete([[2, 3], [4, 5]]), (2, 3, 4, 5)),
+    (spaces.MultiBinary(3), (2, 2, 2)),
+    (spaces.MultiBinary((2, 2)), (2, 2, 2, 2)),
+    (spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary(2))), (3, 2, 2)),
+    (spaces.Dict(a=spaces.Discrete(4), b=spaces.MultiDiscrete([2, 3])), (4, 2, 3)),
+]
+
+
+class TestFactors:
+    """Actions of several factors, and their masks."""
+
+    @pytest.mark.parametrize(("space", "sizes"), FACTORS)
+    def test_every_choice_is_an_action_of_the_space_and_back(self, space, sizes):
+        encoded, decode = action_codec(space_from_json(space_json(space)))
+        assert encoded == MultiDiscrete(sizes)
+        choices = np.array(list(itertools.product(*map(range, sizes))))
+        actions = decode(choices)
+        assert all(space.contains(action) for action in actions)
+        assert [to_choices(space, action) for action in actions] == choices.tolist()
+        assert to_choices(space, space.sample()) in choices.tolist()
+        with pytest.raises(AssertionError, match="not all in"):
+            decode(np.array([sizes]))
+
+    def test_a_single_factor_is_one_discrete_action(self):
+        space = spaces.MultiDiscrete([4], start=[2])
+        encoded, decode = action_codec(space)
+        assert encoded == Discrete(4)
+        np.testing.assert_array_equal(decode(np.array([0, 3])), [[2], [5]])
+
+    @pytest.mark.parametrize(
+        "mask",
+        [
+            np.array([1, 0, 1, 1, 0], np.int8),
+            (np.array([True, False]), [1, 1, 0]),
+            [1, 0, 1, 1, 0],
+        ],
+    )
+    def test_a_mask_is_one_array_or_one_for_each_factor(self, mask):
+        read = read_mask({"action_mask": mask}, (2, 3))
+        assert read.tolist() == [True, False, True, True, False]
+
+    @pytest.mark.parametrize(
+        ("mask", "words"),
+        [
+            (None, "info has no action_mask"),
+            ([1, 1, 1], "has 3 entries, but the action space 5 choices"),
+            ([1, 2, 1, 1, 1], "must be 0 or 1"),
+            ([1, 1, 0, 0, 0], "allows no choice of factor 1"),
+        ],
+    )
+    def test_a_wrong_mask_is_one_line(self, mask, words):
+        with pytest.raises(ValueError, match=words) as raised:
+            read_mask({"action_mask": mask}, (2, 3))
+        assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize("mask", [None, [0, 0, 0, 0, 0]])
+    def test_at_the_end_of_an_episode_no_mask_is_needed(self, mask):
+        assert read_mask({"action_mask": mask}, (2, 3), at_end=True).all()
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_masks_travel_with_their_observations(self, workers):
+        """Also through worker processes, and when an environment is reset between two steps."""
+        env = host_env(Doors, "doors", envs=2, workers=workers)
+        try:
+            assert env.observations == PackedSpace((Box((2,)),), choices=5)
+            obs = env.reset(3)
+            for _ in range(9):
+                seen, allowed = unpack(env.observations, jnp.asarray(obs))
+                seen, allowed = np.asarray(seen), np.asarray(allowed)
+                np.testing.assert_array_equal(allowed, [Doors.mask(*row) for row in seen])
+                choices = np.stack([allowed[:, :2].argmax(1), allowed[:, 2:].argmax(1)], axis=1)
+                obs = env.step(choices).obs
+        finally:
+            env.close()
 
 
 class TestIds:

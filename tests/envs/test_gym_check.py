@@ -12,7 +12,7 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium")
 
 from ersac.config import SettingsError  # noqa: E402
-from ersac.envs.base import Discrete  # noqa: E402
+from ersac.envs.base import Box, Discrete, MultiDiscrete  # noqa: E402
 from ersac.envs.gym import probe  # noqa: E402
 from ersac.envs.gym.check import check_gym_env, findings  # noqa: E402
 from ersac.envs.gym.make import host_env  # noqa: E402
@@ -200,13 +200,10 @@ FAULTS = [
     (broken.Blind, MILD, "the observation never changes, over 200 steps: include the state"),
     (broken.Meddles, MILD, "step() changed the action passed to it at step 1"),
     (broken.OneAction, FATAL, "action_space is Discrete(1)"),
-    (
-        broken.ManyActions,
-        FATAL,
-        "action_space is MultiDiscrete, but ersac supports only Discrete and Box: number its 12 "
-        "combinations, Discrete(12)",
-    ),
-    (broken.DictOfActions, FATAL, "action_space is Dict, but ersac supports only Discrete and Box"),
+    (broken.MixedActions, FATAL, "action_space is Dict, but ersac supports only Discrete, Multi"),
+    (broken.MaskedLater, FATAL, "info has action_mask at step 1, but not at the first reset"),
+    (broken.NothingAllowed, FATAL, "action_mask allows no choice: allow at least one"),
+    (broken.ShortMask, FATAL, "action_mask has 3 entries, but the action space 2 choices"),
     (broken.Unbounded, FATAL, "action[0] has the bounds -inf and 1: make both of them finite"),
     (broken.TwoRows, FATAL, "action_space is a Box of shape (2, 2)"),
     (broken.WholeActions, FATAL, "action_space is a Box of int64"),
@@ -225,6 +222,9 @@ CORRECT = [
     broken.Walk,
     broken.Continuous,
     broken.FromOne,
+    broken.ManyActions,
+    broken.DictOfActions,
+    broken.Masked,
     broken.Nested,
     broken.Rounds,
     broken.Warns,
@@ -304,12 +304,16 @@ def test_a_correct_environment_has_no_findings(make):
 def test_an_environment_without_fatal_findings_can_be_played(make):
     env = host_env(make, "walk", envs=2)
     env.reset(0)
-    actions = (
-        np.zeros(2, np.int64)
-        if isinstance(env.actions, Discrete)
-        else np.zeros((2, *env.actions.shape), np.float32)
-    )
-    for _ in range(3):
+    match env.actions:
+        case Discrete():
+            actions = np.zeros(2, np.int64)
+        case MultiDiscrete(sizes):
+            actions = np.zeros((2, len(sizes)), np.int64)
+        case Box(shape):
+            actions = np.zeros((2, *shape), np.float32)
+    for number in range(3):
+        if make is broken.Masked:
+            actions[:] = number % 2
         answer = env.step(actions)
         assert np.isfinite(answer.obs).all()
         assert np.isfinite(answer.reward).all()

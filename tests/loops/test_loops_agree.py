@@ -13,7 +13,7 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import api, config
-from ersac.envs.base import Box, Discrete, Env, Step, spec_of
+from ersac.envs.base import Box, Discrete, Env, MultiDiscrete, PackedSpace, Step, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import device, host
 
@@ -55,6 +55,12 @@ CASES = [
         marks=slow,
     ),
     pytest.param(noisy(gymnax("vanilla-replay", **REPLAY)), id="vectors, truncated, replay"),
+    pytest.param(noisy(gymnax("vanilla-replay", "masked", **REPLAY)), id="masked product, replay"),
+    pytest.param(
+        gymnax("ersac-replay", "masked", members=3, **REPLAY),
+        id="masked product, all actions",
+        marks=slow,
+    ),
 ]
 
 
@@ -103,13 +109,35 @@ def counted() -> Env:
     return env._replace(name="counted", actions=Discrete(2), step=step)
 
 
+def masked() -> Env:
+    """The same point with two factors of actions, and a mask that depends on the position."""
+    env = tiny()
+    step = lambda env_params, state, action, key: env.step(
+        env_params, state, action / jnp.array([1.0, 2.0]) - 0.5, key
+    )
+
+    def observe(env_params, state):
+        obs = env.observe(env_params, state).astype(jnp.float32)
+        forward, middle = obs > 1.5
+        allowed = jnp.stack([True, forward, ~middle, True, middle])
+        data = jax.lax.bitcast_convert_type(obs, jnp.uint8).reshape(-1)
+        return jnp.concatenate([data, allowed.astype(jnp.uint8)])
+
+    return env._replace(
+        name="masked",
+        observations=PackedSpace((Box((2,)),), choices=5),
+        actions=MultiDiscrete((2, 3)),
+        observe=observe,
+        step=step,
+    )
+
+
+ENVS = {"tiny": tiny, "counted": counted, "masked": masked}
+
+
 def make_double_env(settings: config.Environment) -> Env:
     """An environment with rewards and discounts in double precision."""
-    env = (
-        (counted() if settings.id == "counted" else tiny())
-        if isinstance(settings, config.Gymnax)
-        else make_env(settings)
-    )
+    env = ENVS[settings.id]() if isinstance(settings, config.Gymnax) else make_env(settings)
 
     def step(env_params, state, action, key):
         step = env.step(env_params, state, action, key)

@@ -15,8 +15,9 @@ from ersac import config
 from ersac.agents.build import make_networks, make_normaliser
 from ersac.algorithm import normalise
 from ersac.config import SettingsError
-from ersac.envs.base import Box, Discrete, Spec
-from ersac.nets import heads, layers
+from ersac.envs.base import Box, Discrete, PackedSpace, Spec
+from ersac.envs.gym.spaces import pack_bytes
+from ersac.nets import heads, layers, packed
 from ersac.types import Params, Trajectory
 
 HIDDEN = (8, 6)
@@ -332,3 +333,54 @@ def test_features_of_opposite_observations_are_independent():
     obs = jnp.asarray(np.random.default_rng(1).normal(size=5), jnp.float32)
     assert abs(np.corrcoef(net.apply(params, obs), net.apply(params, -obs))[0, 1]) < 0.9
     assert not np.allclose(net.apply(params, obs), -net.apply(params, -obs), atol=0.1)
+
+
+CAMERA, POSE = Box((5, 4, 2), is_bytes=True), Box((3,))
+
+
+def test_packed_frames_come_back_as_they_were():
+    """Also the mask, which is that of the newest frame; channels and numbers are stacked."""
+    rng = np.random.default_rng(0)
+    space = PackedSpace((CAMERA, POSE), choices=4)
+    image = rng.integers(0, 256, (2, 6, *CAMERA.shape), np.uint8)  # [frames, N, ...]
+    pose = rng.normal(size=(2, 6, 3)).astype(np.float32)
+    mask = rng.integers(0, 2, (2, 6, 4), np.uint8)
+    frames = [pack_bytes(parts) for parts in zip(image, pose, mask, strict=True)]
+    assert frames[0].shape == (6, *space.shape)
+    obs, allowed = packed.unpack(space._replace(frames=2), np.concatenate(frames, axis=-1))
+    stacked = np.concatenate(list(image), axis=-1).reshape(6, -1) / np.float32(255)
+    np.testing.assert_allclose(obs[:, : stacked.shape[1]], stacked, rtol=1e-6)
+    np.testing.assert_array_equal(obs[:, stacked.shape[1] :], np.concatenate(list(pose), axis=-1))
+    np.testing.assert_array_equal(allowed, mask[1] > 0)
+    single = PackedSpace((Discrete(9),), choices=2)
+    states = rng.integers(0, 9, (6, 1), np.int32)
+    obs, allowed = packed.unpack(single, pack_bytes([states[:, 0], mask[0, :, :2]]))
+    np.testing.assert_array_equal(obs, states[:, 0])
+    assert packed.inner_space(single) == Discrete(9)
+    assert packed.inner_space(PackedSpace((CAMERA,), 3, frames=2)) == Box((5, 4, 4), is_bytes=True)
+
+
+def test_a_camera_has_convolutions_and_the_rest_is_normalised_beside_it():
+    """The features depend on both entries; statistics are kept for the vector alone."""
+    space = PackedSpace((CAMERA, POSE))
+    net = layers.combined_net(packed.stacked_boxes(space), HIDDEN)
+    params = net.init(np.random.default_rng(0))
+    (image, vector), obs = params["entries"], jnp.full((2, 43), 0.5)
+    assert image["convolutions"][0]["w"].shape[:3] == (3, 3, 2)
+    assert vector[0]["w"].shape == (3, HIDDEN[0])
+    features = net.apply(params, obs)
+    assert features.shape == (2, HIDDEN[-1])
+    for entry in (0, 41):
+        assert not np.allclose(features, net.apply(params, obs.at[:, entry].set(3.0)))
+    spec = Spec("robot", space, Discrete(3), 1)
+    normaliser = make_normaliser(config.ActorCritic(), spec, config.Normalise(True, True))
+    stats = jax.tree.map(jnp.asarray, normaliser.init())
+    assert stats.mean.shape == (3,)
+    far = jnp.full((1, 4, 43), 0.5).at[:, :, 40:].add(1000 * jnp.arange(4.0)[None, :, None])
+    ones = jnp.ones((1, 3))
+    stats = normaliser.observe(
+        stats, Trajectory(far, jnp.zeros((1, 3)), ones, ones, ones, ones, ())
+    )
+    seen = normaliser.obs(stats, far[0])
+    np.testing.assert_array_equal(seen[:, :40], 0.5)
+    assert np.abs(seen[:3, 40:]).max() < 2

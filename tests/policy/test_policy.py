@@ -389,6 +389,92 @@ def test_evaluate_returns_what_a_loop_over_the_policy_returns(result):
     assert result.evaluate(2, seed=4, show=False).returns.tolist() == returns
 
 
+class Doors(gymnasium.Env):
+    """Two factors with masks; a choice that is not allowed raises."""
+
+    observation_space = spaces.Dict({"place": spaces.Discrete(4), "age": spaces.Box(0, 9, (1,))})
+    action_space = spaces.Tuple((spaces.Discrete(2, start=1), spaces.MultiBinary(2)))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self.observe()
+
+    def observe(self):
+        self.place = int(self.np_random.integers(4))
+        age = np.array([self.age], np.float32)
+        mask = (np.arange(2) != self.place, np.ones(2), np.arange(2) + 2 != self.place)
+        return {"place": self.place, "age": age}, {"action_mask": mask}
+
+    def step(self, action):
+        first, bits = action
+        assert self.action_space.contains(action)
+        assert first - 1 != self.place
+        assert bits[1] + 2 != self.place
+        self.age += 1
+        obs, info = self.observe()
+        return obs, float(first), False, self.age == 7, {} if self.age == 7 else info
+
+
+class Camera(gymnasium.Env):
+    """A camera beside a number; the reward is the number's sign if the camera is bright."""
+
+    observation_space = spaces.Dict(
+        {"camera": spaces.Box(0, 255, (6, 6, 1), np.uint8), "number": spaces.Box(-9, 9, (1,))}
+    )
+    action_space = spaces.MultiDiscrete([2, 2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self.observe(), {}
+
+    def observe(self):
+        image = np.full((6, 6, 1), self.np_random.integers(2) * 255, np.uint8)
+        return {"camera": image, "number": self.np_random.normal(size=1).astype(np.float32)}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.age += 1
+        return self.observe(), float(action[0]), False, self.age == 5, {}
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (Doors, {"agent": "vanilla-replay", "capacity": 16, "batch": 4, "updates": 2}),
+        (Camera, {"frames": 2}),
+    ],
+)
+def test_masks_products_and_cameras_are_trained_on_saved_and_played(make, changes, tmp_path):
+    """The environments raise where an action is not of their space, or not allowed."""
+    run = ersac.train(make, out=tmp_path / "run", **(TINY | {"steps": 400, "seeds": 1} | changes))
+    run.save(tmp_path / "policy.npz")
+    policies = [run.policy, ersac.load(tmp_path / "policy.npz")]
+    env, returns = make(), [[], []]
+    seed = evaluate.evaluation_seed(policies[0]._trained, eval_seed=0)
+    for policy, totals in zip(policies, returns, strict=True):
+        for number in range(2):
+            obs, info = env.reset(seed=seed + number)
+            policy.reset()
+            total, ended = 0.0, False
+            while not ended:
+                action = policy(obs, action_mask=info.get("action_mask"))
+                obs, reward, terminated, truncated, info = env.step(action)
+                total, ended = total + reward, terminated or truncated
+            totals.append(total)
+            assert env.action_space.contains(policy(obs, sample=True))
+    assert returns[0] == returns[1] == run.evaluate(2, show=False).returns.tolist()
+    assert run.evaluate(4, sample=True, show=False).mean_length == env.age
+
+
+def test_a_wrong_mask_of_a_policy_is_one_line():
+    policy = untrained(Doors)
+    obs, _ = Doors().reset(seed=0)
+    with pytest.raises(config.SettingsError, match="action_mask has 2 entries"):
+        policy(obs, action_mask=np.ones(2))
+
+
 def test_deep_sea_is_evaluated_with_the_action_map_of_its_seed(tmp_path):
     """From memory and from a checkpoint; with another map the actions would be wrong."""
     small = {

@@ -23,7 +23,7 @@ from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent, BehaviourPolicy, Metrics
 from ersac.algorithm import game, returns
-from ersac.algorithm.action_dist import ActionDist, take_action
+from ersac.algorithm.action_dist import ActionDist, mask_logits
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
 from ersac.config import ActorCritic
@@ -54,6 +54,8 @@ class CriticInputs(NamedTuple):
     rho: Array  # [T]             clipped importance ratio; 0 on masked steps; no gradient
     advantage_square: Array  # []  running mean of squared advantages; 0 without one
     early_end_credit: Array  # []  intrinsic reward that an episode misses by terminating early
+    sizes: tuple[int, ...] = ()  # the choices of each factor, where actions are a product
+    allowed: Array | None = None  # [T+1, A] bool; None without masks
 
 
 class Estimates(NamedTuple):
@@ -86,6 +88,8 @@ class Parts(NamedTuple):
     normaliser: Normaliser
     max_logit_gap: int | None = None  # None: unlimited
     per_visit: bool = False  # networks are initialised for gradient descent at a rate per visit
+    # stored observations -> (observations, mask of the allowed actions or None)
+    unpack: Callable[[Array], tuple[Array, Array | None]] = lambda obs: (obs, None)
 
 
 class RunningMeans(NamedTuple):
@@ -125,15 +129,14 @@ def actor_critic_loss(
     damping: for each head, a factor [T] on the gradient of each step.
     """
     action_dist, (dense, rows) = parts.action_dist, params
-    t = normalise_trajectory(parts.normaliser, memory.normaliser, t)
-    action_index = action_dist.action_index(t.action)
+    t, allowed = normalise_trajectory(parts, memory.normaliser, t)
     tau = jnp.exp(log_tau)
     weight = parts.risk.weight(tau)
 
     # Forward pass. Advantages are divided by the entropy weight (logits are K / tau), so the
     # gradient of the critic into shared layers is divided by its square.
     features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)  # [T+1, H]
-    logits = head_logits(parts, params, t.obs, features)  # [T+1, A]
+    logits = head_logits(parts, params, t.obs, features, allowed)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
     critic_scale = settings.value_weight / jnp.square(stop_gradient(weight))
     critic_features = layers.scale_gradient(features, critic_scale)
@@ -145,8 +148,8 @@ def actor_critic_loss(
 
     # Bonus: sigma2 / (2 tau) for ERSAC.
     sigma2_all = predict_sigma2(settings, parts, params, memory, t, features)  # [T+1, A]
-    sigma2 = take_action(sigma2_all[:-1], action_index)  # [T]
-    bonus, bonuses = parts.risk.bonus(sigma2, tau), parts.risk.bonus(sigma2_all, tau)
+    sigma2 = action_dist.take(sigma2_all[:-1], t.action)  # [T]
+    bonus, bonuses = action_bonuses(parts, sigma2, sigma2_all, tau, t.action)
 
     # Targets for J and K, and the payoff.
     inputs = CriticInputs(
@@ -162,6 +165,8 @@ def actor_critic_loss(
         rho=rho,
         advantage_square=running.advantage_square,
         early_end_credit=running.intrinsic * parts.normaliser.lost_steps(memory.normaliser),
+        sizes=action_dist.sizes,
+        allowed=allowed,
     )
     estimates = parts.critic.estimate(settings, inputs)
 
@@ -205,23 +210,47 @@ def custom_metrics(
     }
 
 
-def normalise_trajectory(normaliser: Normaliser, stats: Tree, t: Trajectory) -> Trajectory:
-    """Return a trajectory with normalised observations and rewards."""
-    return t._replace(obs=normaliser.obs(stats, t.obs), reward=normaliser.reward(stats, t.reward))
+def normalise_trajectory(
+    parts: Parts, stats: Tree, t: Trajectory
+) -> tuple[Trajectory, Array | None]:
+    """Return a trajectory with normalised observations and rewards, and the allowed actions."""
+    obs, allowed = parts.unpack(t.obs)
+    reward = parts.normaliser.reward(stats, t.reward)
+    return t._replace(obs=parts.normaliser.obs(stats, obs), reward=reward), allowed
 
 
-def policy_logits(parts: Parts, params: Params, obs: Array) -> Array:
+def policy_logits(parts: Parts, params: Params, obs: Array, allowed: Array | None = None) -> Array:
     """Return the policy head's outputs [..., A] at normalised observations."""
     features = parts.torso.apply(params.dense["torso"], params.rows["torso"], obs)
-    return head_logits(parts, params, obs, features)
+    return head_logits(parts, params, obs, features, allowed)
 
 
-def head_logits(parts: Parts, params: Params, obs: Array, features: Array) -> Array:
-    """Return the policy head's outputs [..., A] from the torso's features."""
+def head_logits(
+    parts: Parts, params: Params, obs: Array, features: Array, allowed: Array | None
+) -> Array:
+    """Return the policy head's outputs [..., A] from the torso's features.
+
+    Actions that are not allowed have the probability zero, and no gradient.
+    """
     logits = parts.policy.apply(params.dense["policy"], params.rows["policy"], obs, features)
+    logits = mask_logits(logits, allowed)
     if parts.max_logit_gap is None:
         return logits
-    return heads.limit_logit_gap(logits, parts.max_logit_gap)
+    return mask_logits(heads.limit_logit_gap(logits, parts.max_logit_gap), allowed)
+
+
+def action_bonuses(
+    parts: Parts, sigma2: Array, sigma2_all: Array, tau: Array, action: Array
+) -> tuple[Array, Array]:
+    """Return the bonus of the action taken [T], and of all actions [T+1, A].
+
+    The bonus of an action of several factors is the mean over its choices. Those of the choices are
+    divided by the number of factors, so that `sum(pi * bonuses)` is the expectation over actions.
+    """
+    bonuses, factors = parts.risk.bonus(sigma2_all, tau), len(parts.action_dist.sizes)
+    if factors == 1:
+        return parts.risk.bonus(sigma2, tau), bonuses
+    return parts.action_dist.take(bonuses[:-1], action), bonuses / factors
 
 
 def predict_sigma2(
@@ -261,15 +290,22 @@ def reward_loss(
     t: Trajectory,
     features: Array,
 ) -> Array:
-    """Return the loss of the uncertainty estimator at each step [T], L_reward in [a-kac]."""
+    """Return the loss of the uncertainty estimator at each step [T], L_reward in [a-kac].
+
+    With several factors it is the sum over the choices: each learns at the rate of its visits.
+    """
     rows = jax.tree.map(lambda x: x[:-1], params.rows["uncertainty"])
-    return parts.uncertainty.loss(
+    of_index = lambda index: parts.uncertainty.loss(
         Params(params.dense["uncertainty"], rows),
         memory.uncertainty,
         t.obs[:-1],
         layers.scale_gradient(features[:-1], settings.reward_weight),
-        t._replace(action=parts.action_dist.action_index(t.action)),
+        t._replace(action=index),
     )
+    index = parts.action_dist.action_index(t.action)
+    if len(parts.action_dist.sizes) == 1:
+        return of_index(index)
+    return jnp.sum(jax.vmap(of_index, in_axes=-1, out_axes=-1)(index), axis=-1)
 
 
 def estimate_sampled(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
@@ -364,8 +400,9 @@ def update_actor_critic(
         losses, aux = jax.vmap(one, axis_name=BATCH)(rows, batch, damping)
         return jnp.mean(losses), aux
 
-    rows = optimisers.rows.look_up(params.rows, batch.obs)  # [B, T+1, ...]
-    damping = optimisers.damping(parts.normaliser.obs(memory.normaliser, batch.obs[:, :-1]))
+    obs, _ = parts.unpack(batch.obs)
+    rows = optimisers.rows.look_up(params.rows, obs)  # [B, T+1, ...]
+    damping = optimisers.damping(parts.normaliser.obs(memory.normaliser, obs[:, :-1]))
     gradients, (priority, averages, metrics) = jax.grad(batch_loss, (0, 1, 2), has_aux=True)(
         params.dense, rows, log_tau
     )
@@ -377,7 +414,7 @@ def update_actor_critic(
     step, tau_opt = optimisers.log_tau.update(-tau_gradient, opt["log_tau"])
     log_tau = jnp.maximum(log_tau + step, jnp.log(optimisers.tau_min))
     time = opt["time"] + 1
-    tables = optimisers.rows.update(params.rows, time, batch.obs, row_gradient)
+    tables = optimisers.rows.update(params.rows, time, obs, row_gradient)
     averages = jax.tree.map(jnp.mean, averages)
     running = update_running(opt["running"], averages, settings.spread_decay, time)
     opt = {"dense": dense_opt, "log_tau": tau_opt, "time": time, "running": running}
@@ -422,17 +459,30 @@ def init_actor_critic(parts: Parts, optimisers: Optimisers, tau0: float, rng: Rn
     return jax.tree.map(jnp.asarray, Learner(params, log_tau, memory, opt))
 
 
+def observe_actions(parts: Parts, memory: Tree, t: Trajectory) -> Tree:
+    """Return the estimator's memory after new rollouts; it observes each factor in turn."""
+    index = parts.action_dist.action_index(t.action)
+    if len(parts.action_dist.sizes) == 1:
+        return parts.uncertainty.observe(memory, t._replace(action=index))
+    observe = lambda memory, index: (
+        parts.uncertainty.observe(memory, t._replace(action=index)),
+        None,
+    )
+    return jax.lax.scan(observe, memory, jnp.moveaxis(index, -1, 0))[0]
+
+
 def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, tau0: float) -> Agent:
     """Return the actor-critic agent made of these parts and optimisers."""
     action_dist, normaliser = parts.action_dist, parts.normaliser
 
     def look_up(learner: Learner, obs: Array) -> Params:
-        """Return the parameters with the table rows of raw observations."""
+        """Return the parameters with the table rows of observations."""
         return Params(learner.params.dense, optimisers.rows.look_up(learner.params.rows, obs))
 
     def dist_params(learner: Learner, obs: Array) -> Array:
+        obs, allowed = parts.unpack(obs)
         normalised = normaliser.obs(learner.memory.normaliser, obs)
-        return policy_logits(parts, look_up(learner, obs), normalised)
+        return policy_logits(parts, look_up(learner, obs), normalised, allowed)
 
     def act(
         learner: Learner, episode_state: Tree, obs: Array, action_noise: Array
@@ -446,18 +496,24 @@ def actor_critic(settings: ActorCritic, parts: Parts, optimisers: Optimisers, ta
         return Learner(params, learner.log_tau, memory._replace(uncertainty=()), opt=())
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
-        stats = normaliser.observe(learner.memory.normaliser, t)
-        t = normalise_trajectory(normaliser, stats, t)
-        t = t._replace(action=action_dist.action_index(t.action))
-        estimator_memory = parts.uncertainty.observe(learner.memory.uncertainty, t)
+        unpacked = t._replace(obs=parts.unpack(t.obs)[0])
+        stats = normaliser.observe(learner.memory.normaliser, unpacked)
+        t, _ = normalise_trajectory(parts, stats, t)
+        estimator_memory = observe_actions(parts, learner.memory.uncertainty, t)
         return learner._replace(memory=Memory(stats, estimator_memory))
 
     def sigma2(learner: Learner, obs: Array, action: Array) -> Array:
+        obs, _ = parts.unpack(obs)
         (dense, rows), memory = look_up(learner, obs), learner.memory
-        obs, action = normaliser.obs(memory.normaliser, obs), action_dist.action_index(action)
+        obs, index = normaliser.obs(memory.normaliser, obs), action_dist.action_index(action)
         features = parts.torso.apply(dense["torso"], rows["torso"], obs)
         head_params = Params(dense["uncertainty"], rows["uncertainty"])
-        return parts.uncertainty.sigma2(head_params, memory.uncertainty, obs, features, action)
+        of_index = lambda index: parts.uncertainty.sigma2(
+            head_params, memory.uncertainty, obs, features, index
+        )
+        if len(action_dist.sizes) == 1:
+            return of_index(index)
+        return jnp.mean(jax.vmap(of_index, in_axes=-1, out_axes=-1)(index), axis=-1)
 
     policy = BehaviourPolicy(
         init_episode=lambda learner, key: (),

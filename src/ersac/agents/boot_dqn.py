@@ -29,9 +29,10 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent, BehaviourPolicy, Metrics
+from ersac.algorithm.action_dist import mask_logits
 from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
-from ersac.envs.base import Box, Discrete, Space
+from ersac.envs.base import Discrete, Space
 from ersac.nets.tables import RowInfo, Rule, Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 
@@ -168,7 +169,9 @@ class Members(NamedTuple):
     first: FirstLayer
     rule: Rule  # optimiser of the vector
     normaliser: Normaliser
-    observations: Space
+    observations: Space  # as they are stored
+    # stored observations -> (observations, mask of the allowed actions or None)
+    unpack: Callable[[Array], tuple[Array, Array | None]] = lambda obs: (obs, None)
 
 
 def lookup_layer(net: QNetwork, store: Store, period: int) -> FirstLayer:
@@ -302,15 +305,19 @@ def take_step(
     settings: BootDQN, parts: Members, learner: Learner, t: Transition
 ) -> tuple[Learner, Metrics]:
     """Take one gradient step of every member on transitions [B]."""
-    (net, first, rule, normaliser, _), (params, log_tau, memory, opt) = parts, learner
+    (net, first, rule, normaliser, *_), (params, log_tau, memory, opt) = parts, learner
     stats, time = memory.normaliser, opt["time"] + 1
-    obs, next_obs = normaliser.obs(stats, t.obs), normaliser.obs(stats, t.next_obs)
+    (obs, _), (next_obs, allowed) = parts.unpack(t.obs), parts.unpack(t.next_obs)
+    obs, next_obs = normaliser.obs(stats, obs), normaliser.obs(stats, next_obs)
 
     # targets
     target_rows = first.look_up_target(params.rows, time, next_obs)
     next_q = first.q(first.split(memory.target), target_rows, next_obs)  # [K, B, A]
     next_prior = first.prior(memory.prior, next_obs, all_members)
-    next_value = jnp.max(next_q + next_prior, axis=-1)  # [K, B]
+    next_q = next_q + next_prior
+    if allowed is not None:
+        next_q = mask_logits(next_q, jnp.broadcast_to(allowed, next_q.shape))
+    next_value = jnp.max(next_q, axis=-1)  # [K, B]
     reward = normaliser.reward(stats, t.reward).T  # [K, B]
     target = stop_gradient(reward + settings.gamma * t.discount[None] * next_value)
 
@@ -360,7 +367,7 @@ def update_members(
 
 def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
     """Return the learner before the first step."""
-    net, first, _, normaliser, observations = parts
+    net, first, _, normaliser, observations, _ = parts
     params = first.pack(*init_weights(net, rng))
     prior = first.pack_prior(settings.prior_scale, *init_weights(net, rng))
     zeros = lambda shape, dtype: jnp.asarray(np.zeros(shape, dtype))
@@ -383,11 +390,9 @@ def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
 
 def observation_form(observations: Space) -> tuple[type, tuple[int, ...]]:
     """Return the type and the shape of an observation in the replay."""
-    match observations:
-        case Discrete():
-            return np.int32, ()
-        case Box(shape, is_bytes):
-            return np.uint8 if is_bytes else np.float32, shape
+    if isinstance(observations, Discrete):
+        return np.int32, ()
+    return np.uint8 if observations.is_bytes else np.float32, observations.shape
 
 
 def init_weights(net: QNetwork, rng: Rng) -> tuple[Any, Any]:
@@ -410,14 +415,16 @@ def truncated_normal(rng: Rng, shape: tuple[int, ...], n_in: int) -> np.ndarray:
 
 def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
     """Return the Bootstrapped DQN agent made of these parts."""
-    net, first, _, normaliser, _ = parts
+    net, first, _, normaliser, _, unpack = parts
 
     def action_values(learner: Learner, obs: Array, select: Select) -> Array:
-        """Return Q at one observation, of the selected members [K, A]."""
+        """Return Q at one observation, of the selected members [K, A]; that of allowed actions."""
         (dense, table), memory = learner.params, learner.memory
-        obs = normaliser.obs(memory.normaliser, jnp.asarray(obs))[None]
+        obs, allowed = unpack(jnp.asarray(obs))
+        obs = normaliser.obs(memory.normaliser, obs)[None]
         layers, rows = select((first.split(dense), first.look_up(table, obs)))
-        return (first.q(layers, rows, obs) + first.prior(memory.prior, obs, select))[:, 0]
+        q = (first.q(layers, rows, obs) + first.prior(memory.prior, obs, select))[:, 0]
+        return q if allowed is None else mask_logits(q, jnp.broadcast_to(allowed, q.shape))
 
     def act(learner: Learner, member: Tree, obs: Array, uniform: Array) -> tuple[Array, Array]:
         """Return the greedy action of the episode's member, ties broken uniformly, and its Q."""
@@ -440,6 +447,7 @@ def boot_dqn(settings: BootDQN, parts: Members) -> Agent:
         return learner._replace(memory=memory, opt=())
 
     def observe(learner: Learner, t: Trajectory) -> Learner:
+        t = t._replace(obs=unpack(t.obs)[0])
         stats = normaliser.observe(learner.memory.normaliser, t)
         return learner._replace(memory=learner.memory._replace(normaliser=stats))
 

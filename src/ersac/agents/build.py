@@ -23,12 +23,12 @@ from ersac.agents.boot_dqn import (
 )
 from ersac.algorithm import normalise, replay
 from ersac.algorithm import risk as risks
-from ersac.algorithm.action_dist import make_action_dist
+from ersac.algorithm.action_dist import MAX_JOINT, ActionDist, make_action_dist
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.replay import Buffer
 from ersac.algorithm.risk import Risk
-from ersac.envs.base import Box, Discrete, Space, Spec, cardinality
-from ersac.nets import heads, layers, tables
+from ersac.envs.base import Box, Discrete, MultiDiscrete, PackedSpace, Space, Spec, cardinality
+from ersac.nets import heads, layers, packed, tables
 from ersac.types import Array, Learner, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.counts import visit_counts
@@ -139,17 +139,13 @@ def make_parts(
     normalisation: config.Normalise = config.NO_NORMALISATION,
 ) -> Parts:
     """Return the networks, the estimator and the attitude to risk of an actor-critic."""
-    networks = make_networks(settings, spec.observations)
-    action_dist = make_action_dist(spec.actions)
-    discrete_only = {
-        "--critic all-actions": settings.critic == "all-actions",
-        "--max-logit-gap": settings.max_logit_gap is not None,
-    }
-    for option, is_set in discrete_only.items():
-        if is_set and isinstance(spec.actions, Box):
-            raise config.SettingsError(
-                f"{option} needs discrete actions; those of {spec.name} are continuous"
-            )
+    stored, spec = spec.observations, unpacked_spec(spec)
+    networks, action_dist = make_networks(settings, spec.observations), choose_dist(settings, spec)
+
+    def unpack(obs: Array) -> tuple[Array, Array | None]:
+        obs, allowed = packed.unpack(stored, obs)
+        return obs, None if allowed is None else action_dist.allowed(allowed)
+
     critic = critics.CRITICS[settings.critic]
     return Parts(
         torso=networks.torso,
@@ -162,7 +158,36 @@ def make_parts(
         normaliser=make_normaliser(settings, spec, normalisation),
         max_logit_gap=settings.max_logit_gap,
         per_visit=networks.per_visit,
+        unpack=unpack,
     )
+
+
+def unpacked_spec(spec: Spec) -> Spec:
+    """Return the specification with the observations that networks and estimators see."""
+    return spec._replace(observations=packed.inner_space(spec.observations))
+
+
+def choose_dist(settings: config.ActorCritic, spec: Spec) -> ActionDist:
+    """Return the action distribution; SettingsError where a setting does not fit the actions."""
+    all_actions, has_limit = settings.critic == "all-actions", settings.max_logit_gap is not None
+    options = {"--critic all-actions": all_actions, "--max-logit-gap": has_limit}
+    for option, is_set in options.items():
+        if is_set and isinstance(spec.actions, Box):
+            raise config.SettingsError(
+                f"{option} needs discrete actions; those of {spec.name} are continuous"
+            )
+    if isinstance(spec.actions, MultiDiscrete):
+        n = math.prod(spec.actions.sizes)
+        if all_actions and n > MAX_JOINT:
+            raise config.SettingsError(
+                f"--critic all-actions numbers all combinations of choices, up to {MAX_JOINT}; "
+                f"{spec.name} has {n:,}: choose --critic expected-bonus"
+            )
+        if has_limit and not all_actions:
+            raise config.SettingsError(
+                f"--max-logit-gap needs one discrete action; {spec.name} has several factors"
+            )
+    return make_action_dist(spec.actions, joint=all_actions)
 
 
 def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Risk:
@@ -182,6 +207,10 @@ def make_normaliser(
     settings: config.ActorCritic | config.BootDQN, spec: Spec, normalisation: config.Normalise
 ) -> Normaliser:
     """Return the normaliser of observations and rewards."""
+    if isinstance(spec.observations, PackedSpace):
+        pixels, numbers = packed.count_entries(spec.observations)
+        vectors = spec._replace(observations=Box((numbers,)))
+        return normalise.beside_images(make_normaliser(settings, vectors, normalisation), pixels)
     is_bytes = isinstance(spec.observations, Box) and spec.observations.is_bytes
     # Credits for early ends depend on the lengths of episodes, which a running normaliser records.
     needs_lengths = isinstance(settings, config.ActorCritic) and settings.credit_early_ends
@@ -222,7 +251,12 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
         case Discrete(n):
             return table_networks(settings, n)
         case Box(shape):
-            return adam_networks(settings, shape)
+            make_net = layers.conv_net if len(shape) == 3 else layers.mlp
+            return adam_networks(settings, shape, partial(make_net, shape))
+        case PackedSpace():
+            shape = (sum(packed.count_entries(observations)),)
+            entries = packed.stacked_boxes(observations)
+            return adam_networks(settings, shape, partial(layers.combined_net, entries))
 
 
 def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Networks:
@@ -265,15 +299,21 @@ def table_networks(settings: config.ActorCritic, n_states: int) -> Networks:
     )
 
 
-def adam_networks(settings: config.ActorCritic, shape: tuple[int, ...]) -> Networks:
-    """Return networks on arrays trained by Adam; the policy's torso may be a custom flax module."""
+def adam_networks(
+    settings: config.ActorCritic,
+    shape: tuple[int, ...],
+    make_net: Callable[[tuple[int, ...]], layers.Net],
+) -> Networks:
+    """Return networks on arrays trained by Adam; the policy's torso may be a custom flax module.
+
+    make_net: widths of the hidden layers -> network on arrays [..., *shape].
+    """
     hidden, custom = settings.hidden, settings.torso
-    make_net = layers.conv_net if len(shape) == 3 else layers.mlp
     if isinstance(custom, config.NotStored):
         raise config.SettingsError(
             "the torso of this run is a Python object, which is not stored: resume it from Python"
         )
-    net = make_net(shape, hidden) if custom is None else layers.flax_net(custom, shape)
+    net = make_net(hidden) if custom is None else layers.flax_net(custom, shape)
     torso = heads.dense_torso(net, shape)
     if custom is not None:
         sown = layers.flax_metrics(custom)
@@ -284,9 +324,7 @@ def adam_networks(settings: config.ActorCritic, shape: tuple[int, ...]) -> Netwo
         value=lambda outputs: heads.separate_head(net, shape, outputs, HEAD_GAIN),
         shared_head=lambda outputs: heads.linear_head(torso.width, outputs, 0.0),
         separate_head=lambda outputs: heads.separate_head(net, shape, outputs, 0.0),
-        prior=lambda outputs, scale: heads.random_net(
-            make_net(shape, hidden), shape, outputs, scale
-        ),
+        prior=lambda outputs, scale: heads.random_net(make_net(hidden), shape, outputs, scale),
         per_visit=False,
     )
 
@@ -323,9 +361,9 @@ def make_uncertainty(
             return estimator(spec, n_actions)
     name = next(name for name, cls in config.UNCERTAINTIES.items() if isinstance(settings, cls))
     fitting = (
-        "ensemble, rnd, or for vectors hashed or linear"
-        if isinstance(spec.observations, Box)
-        else "ensemble, posterior, counts, or with --network mlp rnd"
+        "ensemble, posterior, counts, or with --network mlp rnd"
+        if isinstance(spec.observations, Discrete)
+        else "ensemble, rnd, or for vectors hashed or linear"
     )
     raise config.SettingsError(
         f"--uncertainty {name} does not fit the observations of {spec.name}: choose {fitting}"
@@ -493,10 +531,13 @@ def make_boot_dqn(
     """Return Bootstrapped DQN, with the same Adam for all layers."""
     if not isinstance(spec.actions, Discrete):
         raise config.SettingsError(
-            f"boot-dqn needs discrete actions; those of {spec.name} are continuous"
+            f"boot-dqn needs discrete actions; those of {spec.name} are "
+            + ("continuous" if isinstance(spec.actions, Box) else "products of several choices")
         )
+    n_actions = spec.actions.n
+    stored, spec = spec.observations, unpacked_spec(spec)
     adam = tables.row_adam(settings.learning_rate, settings.b1, settings.b2)
-    make_net = lambda n_in: QNetwork(settings.members, settings.hidden, n_in, spec.actions.n)
+    make_net = lambda n_in: QNetwork(settings.members, settings.hidden, n_in, n_actions)
     match spec.observations:
         case Discrete(n):
             net, rule = make_net(n), with_target(adam, settings.target_period)
@@ -505,5 +546,9 @@ def make_boot_dqn(
         case Box() as box:
             net = make_net(box.size)
             first = dense_layer(net)
+        case PackedSpace() as several:
+            net = make_net(sum(packed.count_entries(several)))
+            first = dense_layer(net)
     normaliser = make_normaliser(settings, spec, normalisation)
-    return boot_dqn(settings, Members(net, first, adam, normaliser, spec.observations))
+    unpack = partial(packed.unpack, stored)
+    return boot_dqn(settings, Members(net, first, adam, normaliser, stored, unpack))

@@ -26,7 +26,7 @@ from ersac.agents.actor_critic import (
     estimate_advantages,
 )
 from ersac.algorithm import game, returns
-from ersac.algorithm.action_dist import take_action
+from ersac.algorithm.action_dist import factor_sums, mask_logits, take_action
 from ersac.config import ActorCritic
 from ersac.types import Array
 
@@ -44,8 +44,10 @@ def estimate_expected(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     bonus, entropy_bonus = stop_gradient(mean_bonus), stop_gradient(inputs.weight * inputs.entropy)
     j = stop_gradient(inputs.predicted[:, 0]) + (bonus + entropy_bonus)  # [T+1]
     advantages = estimate_advantages(settings, inputs, j, bonus[:-1], entropy_bonus[:-1])
+    is_product = len(inputs.sizes) > 1
+    centre = factor_sums(pi * inputs.bonuses, inputs.sizes) if is_product else mean_bonus[:, None]
     bonus_advantage = clip_advantage(
-        settings, stop_gradient(inputs.bonuses - mean_bonus[:, None]), advantages.scale
+        settings, stop_gradient(inputs.bonuses - centre), advantages.scale
     )  # [T+1, A]
     # Zero in value; its gradient is the policy's gradient through the expected bonus.
     gradient_term = jnp.sum((jnp.exp(inputs.log_pi) - pi) * bonus_advantage, axis=-1)  # [T+1]
@@ -81,7 +83,9 @@ def estimate_all_actions(settings: ActorCritic, inputs: CriticInputs) -> Estimat
     error = returns.retrace_errors(
         stop_gradient(predicted), j, reward, discount, inputs.rho, settings.lam
     )
-    direction = natural_gradient(k, inputs.log_pi, weight, settings.advantage_limit)  # [T+1, A]
+    direction = natural_gradient(
+        k, inputs.log_pi, weight, settings.advantage_limit, inputs.allowed
+    )  # [T+1, A]
     # Zero in value; its gradient with respect to the logits is the natural gradient.
     gradient_term = jnp.sum((inputs.logits - stop_gradient(inputs.logits)) * direction, axis=-1)
     # The expectation of game.payoff over actions.
@@ -95,18 +99,27 @@ def estimate_all_actions(settings: ActorCritic, inputs: CriticInputs) -> Estimat
     )
 
 
-def natural_gradient(k: Array, log_pi: Array, weight: Array, limit: float | Array) -> Array:
+def natural_gradient(
+    k: Array,
+    log_pi: Array,
+    weight: Array,
+    limit: float | Array,
+    allowed: Array | None = None,
+) -> Array:
     """Return the natural gradient of the payoff with respect to the logits (Kakade 2001) [..., A].
 
     It is `K / weight - log pi` and vanishes at the Boltzmann policy [e-kpi]. Unlike the gradient it
     does not shrink with the probability of an action, so an action that was given up can return.
-    K is clipped from below at `limit` weights under the largest.
+    K is clipped from below at `limit` weights under the largest. Only actions that are allowed
+    count; the others have no gradient.
     """
-    boltzmann = jax.nn.log_softmax(
-        jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
-    )
-    direction = boltzmann - log_pi
-    return stop_gradient(direction - jnp.mean(direction, axis=-1, keepdims=True))
+    k = mask_logits(k, allowed)
+    logits = jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
+    direction = jax.nn.log_softmax(mask_logits(logits, allowed)) - log_pi
+    if allowed is None:
+        return stop_gradient(direction - jnp.mean(direction, axis=-1, keepdims=True))
+    centre = jnp.mean(direction, axis=-1, keepdims=True, where=allowed)
+    return stop_gradient(jnp.where(allowed, direction - centre, 0.0))
 
 
 EXPECTED_BONUS = Critic(outputs=lambda n_actions: 1, estimate=estimate_expected)

@@ -1,4 +1,4 @@
-"""Action distributions: the policy head's outputs as a categorical or a tanh-normal distribution.
+"""Action distributions: categorical, a product of categoricals, or tanh-normal.
 
 A trajectory stores actions before tanh. The log-derivative of tanh is then the same under every
 policy and cancels in importance ratios, and an action at the edge of its box has a finite
@@ -14,9 +14,11 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac.algorithm import game
-from ersac.envs.base import Box, Discrete, Space
+from ersac.envs.base import ActionSpace, Box, Discrete, MultiDiscrete
 from ersac.types import Array, Key
 
+MAX_JOINT = 256  # combinations of a product of actions that are numbered for `all-actions`
+MASKED_LOGIT = -1e9  # of an action that is not allowed: its probability is exactly zero
 # The entropy of a continuous action is that of its box divided into this many cells a dimension: it
 # is positive while a policy covers more than one cell.
 CELLS = 16
@@ -31,7 +33,7 @@ class ActionDist(NamedTuple):
     """A family of distributions over actions, parametrised by `dist_params` [..., outputs]."""
 
     outputs: int  # numbers that the policy head returns for a state
-    n_actions: int  # actions with statistics of their own: 1 where actions are continuous
+    sizes: tuple[int, ...]  # actions with statistics of their own, by factor; (1,) if continuous
     action_noise: Callable[[Key, int], Array]  # key, T -> the noise of T actions [T, ...]
     draw: Callable[[Array, Array], Array]  # dist_params, noise of one step -> action
     mode: Callable[[Array], Array]  # dist_params -> most likely action (before tanh)
@@ -39,19 +41,36 @@ class ActionDist(NamedTuple):
     log_pi: Callable[[Array], Array]  # dist_params -> log-probabilities [..., n_actions]
     entropy: Callable[[Array], Array]  # dist_params -> [...], in nats
     to_env: Callable[[Array], Array]  # action -> action as the environment takes it
-    action_index: Callable[[Array], Array]  # action -> index below n_actions
+    action_index: Callable[[Array], Array]  # action -> index below n_actions; [..., F] of F factors
+    take: Callable[[Array, Array], Array]  # [..., n_actions], action -> the mean over its factors
+    # mask of the space's choices [..., n] -> mask of the outputs
+    allowed: Callable[[Array], Array] = lambda mask: mask
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions with statistics of their own, all factors together."""
+        return sum(self.sizes)
 
 
-def make_action_dist(actions: Space) -> ActionDist:
-    """Return the action distribution for an action space."""
-    return categorical(actions.n) if isinstance(actions, Discrete) else tanh_normal(actions)
+def make_action_dist(actions: ActionSpace, joint: bool = False) -> ActionDist:
+    """Return the action distribution for an action space.
+
+    joint: number the combinations of a product of actions.
+    """
+    match actions:
+        case Discrete(n):
+            return categorical(n)
+        case MultiDiscrete(sizes):
+            return joint_categorical(sizes) if joint else product(sizes)
+        case Box():
+            return tanh_normal(actions)
 
 
 def categorical(n_actions: int) -> ActionDist:
     """Return a categorical distribution; its parameters are logits, and draws use Gumbel noise."""
     return ActionDist(
         outputs=n_actions,
-        n_actions=n_actions,
+        sizes=(n_actions,),
         action_noise=lambda key, length: jax.random.gumbel(key, (length, n_actions)),
         draw=lambda logits, gumbel: jnp.argmax(logits + gumbel, axis=-1),
         mode=lambda logits: jnp.argmax(logits, axis=-1),
@@ -60,7 +79,82 @@ def categorical(n_actions: int) -> ActionDist:
         entropy=lambda logits: game.entropy(jax.nn.log_softmax(logits)),
         to_env=lambda action: action,
         action_index=lambda action: action,
+        take=take_action,
     )
+
+
+def product(sizes: tuple[int, ...]) -> ActionDist:
+    """Return independent categorical distributions, one for each factor of the action.
+
+        log pi(a) = sum_f log pi_f(a_f)       H(pi) = sum_f H(pi_f)
+
+    The parameters are the logits of all factors, concatenated. Statistics are kept for each choice
+    of each factor, so that they grow with the sum of `sizes` and not with their product: sigma2 and
+    the bonus of an action are the means over its choices, sigma2(s, a) = mean_f sigma2_f(s, a_f).
+    With a mean, unlike a sum, the prior of an action is that of one choice for any number of
+    factors. The expectation over actions is a sum of expectations over choices.
+    """
+    edges = np.cumsum(sizes)
+    offsets = edges - sizes
+    split = lambda x: jnp.split(x, edges[:-1], axis=-1)
+    highest = lambda x: jnp.stack([jnp.argmax(part, axis=-1) for part in split(x)], axis=-1)
+    by_factor = lambda logits: [jax.nn.log_softmax(part) for part in split(logits)]
+
+    def action_index(action: Array) -> Array:
+        return action + jnp.broadcast_to(jnp.asarray(offsets, action.dtype), action.shape)
+
+    def of_choices(values: Array, action: Array) -> Array:
+        """Return the entries [..., F] of `values` [..., n_actions] that belong to an action."""
+        return jnp.take_along_axis(values, action_index(action), axis=-1)
+
+    def log_pi(logits: Array) -> Array:
+        return jnp.concatenate(by_factor(logits), axis=-1)
+
+    return ActionDist(
+        outputs=sum(sizes),
+        sizes=sizes,
+        action_noise=lambda key, length: jax.random.gumbel(key, (length, sum(sizes))),
+        draw=lambda logits, gumbel: highest(logits + gumbel),
+        mode=highest,
+        log_prob=lambda logits, action: jnp.sum(of_choices(log_pi(logits), action), axis=-1),
+        log_pi=log_pi,
+        entropy=lambda logits: jnp.sum(
+            jnp.stack([game.entropy(part) for part in by_factor(logits)]), axis=0
+        ),
+        to_env=lambda action: action,
+        action_index=action_index,
+        take=lambda values, action: jnp.mean(of_choices(values, action), axis=-1),
+    )
+
+
+def joint_categorical(sizes: tuple[int, ...]) -> ActionDist:
+    """Return one categorical distribution over all combinations; the last factor varies fastest."""
+
+    def allowed(mask: Array) -> Array:
+        first, *others = jnp.split(mask, np.cumsum(sizes)[:-1], axis=-1)
+        for part in others:
+            pairs = first[..., :, None] & part[..., None, :]
+            first = pairs.reshape(*pairs.shape[:-2], pairs.shape[-2] * pairs.shape[-1])
+        return first
+
+    return categorical(math.prod(sizes))._replace(
+        to_env=lambda action: jnp.stack(jnp.unravel_index(action, sizes), axis=-1),
+        allowed=allowed,
+    )
+
+
+def factor_sums(values: Array, sizes: tuple[int, ...]) -> Array:
+    """Return at each choice [..., n_actions] the sum over all choices of its factor."""
+    parts = jnp.split(values, np.cumsum(sizes)[:-1], axis=-1)
+    sums = [jnp.sum(part, axis=-1, keepdims=True) for part in parts]
+    return jnp.concatenate(
+        [jnp.repeat(total, n, axis=-1) for total, n in zip(sums, sizes, strict=True)], axis=-1
+    )
+
+
+def mask_logits(logits: Array, allowed: Array | None) -> Array:
+    """Return logits that give actions that are not allowed the probability zero."""
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED_LOGIT)
 
 
 def take_action(values: Array, action: Array) -> Array:
@@ -109,6 +203,9 @@ def tanh_normal(box: Box) -> ActionDist:
             0.5 * math.log(2 * math.pi * math.e) + log_std + slope + math.log(CELLS / 2), axis=-1
         )
 
+    def action_index(action: Array) -> Array:
+        return jnp.zeros(action.shape[:-1], jnp.int32)
+
     def to_env(action: Array) -> Array:
         expand = lambda bound: jnp.broadcast_to(bound, action.shape)
         point = expand(high / 2 + low / 2) + expand(high / 2 - low / 2) * jnp.tanh(action)
@@ -116,7 +213,7 @@ def tanh_normal(box: Box) -> ActionDist:
 
     return ActionDist(
         outputs=2 * size,
-        n_actions=1,
+        sizes=(1,),
         action_noise=lambda key, length: jax.random.normal(key, (length, size)),
         draw=draw,
         mode=lambda dist_params: split(dist_params)[0],
@@ -124,5 +221,6 @@ def tanh_normal(box: Box) -> ActionDist:
         log_pi=lambda dist_params: jnp.zeros((*dist_params.shape[:-1], 1), dist_params.dtype),
         entropy=entropy,
         to_env=to_env,
-        action_index=lambda action: jnp.zeros(action.shape[:-1], jnp.int32),
+        action_index=action_index,
+        take=lambda values, action: take_action(values, action_index(action)),
     )

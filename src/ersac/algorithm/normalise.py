@@ -44,6 +44,17 @@ def identity() -> Normaliser:
     )
 
 
+def beside_images(normaliser: Normaliser, pixels: int) -> Normaliser:
+    """Return a normaliser of vectors [..., n] whose first numbers are images, already divided."""
+    numbers = lambda obs: obs[..., pixels:]
+    return normaliser._replace(
+        obs=lambda stats, obs: jnp.concatenate(
+            [obs[..., :pixels], normaliser.obs(stats, numbers(obs))], axis=-1
+        ),
+        observe=lambda stats, t: normaliser.observe(stats, t._replace(obs=numbers(t.obs))),
+    )
+
+
 class RunningStats(NamedTuple):
     """Running statistics of observations, returns and episode lengths."""
 

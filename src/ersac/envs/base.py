@@ -42,7 +42,54 @@ class Box(NamedTuple):
         return math.prod(self.shape)
 
 
-Space = Discrete | Box
+class MultiDiscrete(NamedTuple):
+    """Actions of several factors: a choice below sizes[i] for each factor i."""
+
+    sizes: tuple[int, ...]
+
+
+class PackedSpace(NamedTuple):
+    """Several arrays, and the mask of allowed actions, as one array of bytes.
+
+    An observation has the entries in their order, flattened: a byte for each number of an image of
+    bytes, four for any other number. Then there is a byte for each choice of the action: 1 where it
+    is allowed. So a mask is stored, replayed and sent between processes with its observation.
+    """
+
+    entries: tuple[Discrete | Box, ...]  # images first
+    choices: int = 0  # of actions, all factors together; 0 without a mask
+    frames: int = 1  # observations that are stacked, the oldest first
+
+    @property
+    def frame_bytes(self) -> int:
+        """The bytes of one frame."""
+        return sum(map(entry_bytes, self.entries)) + self.choices
+
+    @property
+    def size(self) -> int:
+        """The bytes of an observation."""
+        return self.frames * self.frame_bytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an observation."""
+        return (self.size,)
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether observations are bytes, as for a Box."""
+        return True
+
+
+def entry_bytes(entry: Discrete | Box) -> int:
+    """The bytes of an entry of a packed observation."""
+    if isinstance(entry, Discrete):
+        return 4
+    return entry.size if entry.is_bytes else 4 * entry.size
+
+
+Space = Discrete | Box | PackedSpace  # of observations
+ActionSpace = Discrete | Box | MultiDiscrete
 
 
 class Step(NamedTuple):
@@ -68,7 +115,7 @@ class Env(NamedTuple):
 
     name: str
     observations: Space
-    actions: Space
+    actions: ActionSpace
     env_params: Callable[[int], Any]  # seed -> numpy arrays
     reset: Callable[[Tree, Key], Tree]
     observe: Callable[[Tree, Tree], Array]
@@ -105,7 +152,7 @@ class HostEnv(NamedTuple):
 
     name: str
     observations: Space
-    actions: Space
+    actions: ActionSpace
     envs: int
     reset: Callable[[int], np.ndarray]  # seed -> the first observations [N, ...]
     step: Callable[[np.ndarray], HostStep]  # actions [N, ...]
@@ -118,7 +165,7 @@ class Spec(NamedTuple):
 
     name: str
     observations: Space
-    actions: Space
+    actions: ActionSpace
     envs: int
 
 
@@ -127,7 +174,7 @@ def spec_of(env: Env | HostEnv | Spec) -> Spec:
     return Spec(env.name, env.observations, env.actions, env.envs)
 
 
-def cardinality(space: Space) -> int:
+def cardinality(space: Space | ActionSpace) -> int:
     """The number of values of a discrete space."""
     assert isinstance(space, Discrete), f"{space} is not discrete"
     return space.n

@@ -9,7 +9,7 @@ from gymnax.environments import spaces
 from jax import numpy as jnp
 
 from ersac.config import SettingsError, suggest
-from ersac.envs.base import Box, Discrete, Env, Space, Step, error_line
+from ersac.envs.base import Box, Discrete, Env, Step, error_line
 from ersac.types import Array, Key, Tree
 
 
@@ -68,7 +68,7 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
     )
 
 
-def convert_space(name: str, space: Any) -> Space:
+def convert_space(name: str, space: Any) -> Discrete | Box:
     """A gymnax space as one of ersac."""
     match space:
         case spaces.Discrete():

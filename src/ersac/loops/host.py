@@ -48,6 +48,7 @@ from ersac.loops.base import (
 )
 from ersac.loops.learn import learn
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
+from ersac.nets.packed import unpack
 from ersac.runs import exits
 from ersac.runs.checkpoint import flatten
 from ersac.runs.exits import Resumable
@@ -252,6 +253,7 @@ def _learn(
     key = jax.random.fold_in(jax.random.fold_in(key, BUFFER_DRAWS), rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
     packed = pack_arrays(agent.policy.actor_params(learner))
+    newest = newest._replace(obs=unpack(spec.observations, newest.obs)[0])
     return learner, packed, buffer_state, metrics, guard.finite_sums(newest, learner)
 
 
@@ -349,7 +351,7 @@ def assemble(settings: config.Experiment, spec: Spec, seed_states: list[SeedStat
 def size_of(spec: Spec) -> config.EnvSize:
     """Return the sizes of an environment that decide how much memory a run needs."""
     states = getattr(spec.observations, "n", 0)
-    n_actions = getattr(spec.actions, "n", 1)
+    n_actions = sum(getattr(spec.actions, "sizes", (getattr(spec.actions, "n", 1),)))
     bytes_per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
     numbers = getattr(spec.observations, "size", 1)
     return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers)

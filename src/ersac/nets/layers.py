@@ -123,6 +123,35 @@ def conv_net(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
     return Net(init, apply)
 
 
+def combined_net(entries: Sequence[Box], hidden: Sequence[int]) -> Net:
+    """Return a network on flattened entries [..., n]: convolutions for images, an MLP for vectors.
+
+    A ReLU layer on the concatenated features of all entries follows, so that what one entry means
+    may depend on the others.
+    """
+    nets = [
+        conv_net(entry.shape, hidden) if entry.is_bytes else mlp(entry.shape, hidden)
+        for entry in entries
+    ]
+    top = linear(len(nets) * hidden[-1], hidden[-1], gain=2**0.5)
+    edges = list(itertools.accumulate(entry.size for entry in entries))
+
+    def init(rng: Rng) -> Tree:
+        return {"entries": [net.init(rng) for net in nets], "top": top.init(rng)}
+
+    def apply(params: Tree, obs: Array) -> Array:
+        parts = jnp.split(obs, edges[:-1], axis=-1)
+        features = [
+            net.apply(net_params, part.reshape(*part.shape[:-1], *entry.shape))
+            for net, net_params, part, entry in zip(
+                nets, params["entries"], parts, entries, strict=True
+            )
+        ]
+        return jax.nn.relu(top.apply(params["top"], jnp.concatenate(features, axis=-1)))
+
+    return Net(init, apply)
+
+
 def choose_filters(pixels: int) -> tuple[Filters, ...]:
     """Return the convolutions for an image whose shorter side has so many pixels."""
     if pixels >= SMALL_IMAGE:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from ersac import config
-from ersac.envs.base import Box, Discrete, Space, Spec, spec_of
+from ersac.envs.base import ActionSpace, Box, Discrete, MultiDiscrete, Space, Spec, spec_of
 from ersac.envs.make import make_env, require_env_package
 from ersac.policy.video import make_single_env
 
@@ -17,7 +17,8 @@ class SpaceCodec(NamedTuple):
 
     spec: Spec
     spaces: dict[str, Any]  # the spaces as JSON data
-    encode: Callable[[Any], np.ndarray]  # a raw observation -> [1, ...], or an error as of numpy
+    # a raw observation, the mask of allowed actions or None -> [1, ...], or an error as of numpy
+    encode: Callable[[Any, Any], np.ndarray]
     decode: Callable[[np.ndarray], Any]  # [1, ...] -> a raw action
     batch_size: Callable[[Any], int | None]  # of raw observations; None: it is a single one
     # Frame stacking: the first window of an episode, and the next window.
@@ -30,16 +31,19 @@ def make_codec(env: config.Environment) -> SpaceCodec:
     require_env_package(env)
     if not env.on_host:
         return pure_codec(spec_of(make_env(env)))
+    from ersac.envs.gym.host import mask_sizes
     from ersac.envs.gym.spaces import space_json
 
     instance = make_single_env(env)
     try:
-        spaces = {
+        spaces: dict[str, Any] = {
             "observation": space_json(instance.observation_space),
             "action": space_json(instance.action_space),
         }
     finally:
         instance.close()
+    if mask_sizes(lambda: make_single_env(env)) is not None:
+        spaces["masks"] = True
     return gym_codec(env, spaces)
 
 
@@ -56,14 +60,17 @@ def pure_codec(spec: Spec) -> SpaceCodec:
     """The codec of a pure environment, whose spaces are ersac's."""
     observations, actions = spec.observations, spec.actions
 
-    def encode(obs: Any) -> np.ndarray:
+    def encode(obs: Any, action_mask: Any = None) -> np.ndarray:
         if isinstance(observations, Discrete):
             return np.asarray(obs, np.int32).reshape(1)
+        assert isinstance(observations, Box)
         flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(obs)])
         return flat.reshape(1, *observations.shape).astype(np.float32)
 
     def decode(batch: np.ndarray) -> Any:
-        return int(batch[0]) if isinstance(actions, Discrete) else batch[0].reshape(actions.shape)
+        if isinstance(actions, Discrete):
+            return int(batch[0])
+        return batch[0].reshape(actions.shape) if isinstance(actions, Box) else batch[0]
 
     spaces: dict[str, Any] = {
         "observations": _space_json(observations),
@@ -77,21 +84,37 @@ def pure_codec(spec: Spec) -> SpaceCodec:
 def gym_codec(env: config.Gym, spaces: dict[str, Any]) -> SpaceCodec:
     """The codec of a Gymnasium environment, from its spaces as JSON data."""
     from ersac.envs.gym.spaces import (
+        MASK_KEY,
         action_codec,
         batch_of_one,
+        choice_sizes,
         frame_stack,
+        mask_codec,
         observation_codec,
+        read_mask,
         space_from_json,
     )
 
-    space = space_from_json(spaces["observation"])
-    single, encode = observation_codec(space)
-    stack = frame_stack(single, env.frames, env.id)
-    actions, decode = action_codec(space_from_json(spaces["action"]))
+    space, action_space = (space_from_json(spaces[key]) for key in ("observation", "action"))
+    single, encode_batch = observation_codec(space)
+    actions, decode = action_codec(action_space)
+    sizes = choice_sizes(action_space) if spaces.get("masks") else None
+    masks = None if sizes is None else mask_codec(single, sizes)
+    stack = frame_stack(single if masks is None else masks.space, env.frames, env.id)
+
+    def encode(obs: Any, action_mask: Any) -> np.ndarray:
+        encoded = encode_batch(batch_of_one(space, obs))
+        if isinstance(single, Discrete) and not 0 <= encoded[0] < single.n:
+            raise ValueError(f"its space has {single.n} values")
+        if masks is None or sizes is None:
+            return encoded
+        mask = read_mask({MASK_KEY: action_mask}, sizes, at_end=action_mask is None)
+        return masks.add(encoded, mask[None])
+
     return SpaceCodec(
         spec=Spec(env.id, stack.space, actions, env.envs),
         spaces=spaces,
-        encode=lambda obs: encode(batch_of_one(space, obs)),
+        encode=encode,
         decode=lambda batch: decode(batch)[0],
         batch_size=lambda obs: gym_batch_size(space, obs),
         reset_frames=stack.reset,
@@ -130,12 +153,14 @@ def take_observation(obs: Any, index: int) -> Any:
     return obs[index]
 
 
-def _space_json(space: Space) -> dict[str, Any]:
+def _space_json(space: Space | ActionSpace) -> dict[str, Any]:
     return {"kind": type(space).__name__, **space._asdict()}
 
 
-def _space_from_json(data: dict[str, Any]) -> Space:
-    classes: dict[str, Callable[..., Space]] = {"Discrete": Discrete, "Box": Box}
+def _space_from_json(data: dict[str, Any]) -> Any:
+    classes: dict[str, Callable[..., Any]] = {
+        cls.__name__: cls for cls in (Discrete, Box, MultiDiscrete)
+    }
     fields = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in data.items()

@@ -89,18 +89,25 @@ class Policy:
         self._batch_state: BatchState | None = None
 
     def __call__(
-        self, obs: Any, sample: bool = False, rng: np.random.Generator | None = None
+        self,
+        obs: Any,
+        sample: bool = False,
+        rng: np.random.Generator | None = None,
+        action_mask: Any = None,
     ) -> Any:
         """The most probable action at one observation, or with `sample` an action that is drawn.
 
         For a batch of n observations, as vector environments return them: n actions.
+
+        action_mask: info["action_mask"] where training had masks, of one observation; without it
+        every action may be returned.
         """
         trained, codec, rng = self._trained, self._trained.codec, rng or self._rng
         if (count := codec.batch_size(obs)) is not None:
             rows = [take_observation(obs, index) for index in range(count)]
             actions, self._batch_state = self._act(rows, self._batch_state, None, sample, rng)
             return actions
-        encoded = encode_observation(trained, obs)
+        encoded = encode_observation(trained, obs, action_mask)
         if self._window is None:
             self._window = codec.reset_frames(encoded)
         else:
@@ -187,14 +194,14 @@ class Policy:
             film(self.settings.env, act, self.reset, Path(path), seed, on_progress)
 
 
-def encode_observation(trained: TrainedAgent, obs: Any) -> np.ndarray:
+def encode_observation(trained: TrainedAgent, obs: Any, action_mask: Any = None) -> np.ndarray:
     """A raw observation, encoded [1, ...]; SettingsError where its space does not contain it."""
     space = trained.codec.spec.observations
     wrong = (
         f"{config.short_repr(obs)} is not an observation of {config.env_name(trained.settings.env)}"
     )
     try:
-        encoded = trained.codec.encode(obs)
+        encoded = trained.codec.encode(obs, action_mask)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise SettingsError(f"{wrong}: {error}") from None
     if isinstance(space, Discrete) and not 0 <= encoded[0] < space.n:

@@ -98,7 +98,7 @@ def accepts(make: Callable[..., Any], options: dict[str, Any]) -> bool:
 
 def film(
     env: config.Environment,
-    act: Callable[[Any], Any],
+    act: Callable[..., Any],
     on_reset: Callable[[], None],
     path: Path,
     seed: int,
@@ -143,7 +143,7 @@ def film(
 def render_episodes(
     name: str,
     env: Any,
-    act: Callable[[Any], Any],
+    act: Callable[..., Any],
     on_reset: Callable[[], None],
     seed: int,
     episodes: int,
@@ -152,12 +152,13 @@ def render_episodes(
     frames = 0
     for episode in range(episodes):
         on_reset()
-        obs, _ = env.reset(seed=seed + episode)
+        obs, info = env.reset(seed=seed + episode)
         ended = False
         while not ended and frames < MAX_FRAMES:
             yield render_frame(name, env)
             frames += 1
-            obs, _, terminated, truncated, _ = env.step(act(obs))
+            action = act(obs, action_mask=info.get("action_mask"))
+            obs, _, terminated, truncated, info = env.step(action)
             ended = bool(terminated or truncated)
         yield render_frame(name, env)  # the last state
 

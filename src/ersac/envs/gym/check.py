@@ -161,7 +161,7 @@ def check_repeat(env: gymnasium.Env, records: list[StepRecord], seed: int) -> It
     """Whether a second environment returns the same, and the same again after a second reset."""
     actions = random_actions(env, count_steps(records), seed)
     repeated = [result.record for result in play_steps(env, actions, seed)]
-    observation = probe.reset(env, seed=seed, options=None)
+    observation, _ = probe.reset(env, seed=seed, options=None)
     arrays = probe.read_arrays(env.observation_space, observation, "at a second reset")
     if probe.observation_digest(arrays) != repeated[0].observation:
         yield Finding(

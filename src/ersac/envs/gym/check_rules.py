@@ -20,6 +20,7 @@ from ersac.envs.gym.probe import (
     named_entries,
     to_number,
 )
+from ersac.envs.gym.spaces import MASK_KEY, choice_sizes
 
 ROUNDING = 1e-5  # relative error of single precision, by which a number may exceed its bounds
 REWARD_LARGE, REWARD_SMALL = 1e3, 1e-4
@@ -45,19 +46,14 @@ def check_action_space(space: spaces.Space) -> Iterator[Finding]:
                 )
         case spaces.Box():
             yield from check_action_box(space)
-        case spaces.MultiDiscrete():
-            n = int(np.prod(space.nvec, dtype=object))
+        case _ if not (sizes := choice_sizes(space)):
             yield Finding(
                 True,
-                "action_space is MultiDiscrete, but ersac supports only Discrete and Box: "
-                f"number its {n:,} combinations, Discrete({n})",
+                f"action_space is {type(space).__name__}, but ersac supports only Discrete, "
+                "MultiDiscrete, MultiBinary, a Dict or Tuple of these, and Box: convert it",
             )
-        case _:
-            yield Finding(
-                True,
-                f"action_space is {type(space).__name__}, but ersac supports only Discrete and "
-                "Box: convert it to one of them",
-            )
+        case _ if max(sizes) < 2:
+            yield Finding(True, "action_space has a single action: give it at least two")
 
 
 def check_action_box(space: spaces.Box) -> Iterator[Finding]:
@@ -264,6 +260,17 @@ def truncation_in_info(result: StepResult) -> Finding | None:
     )
 
 
+def mask_after_reset(result: StepResult) -> Finding | None:
+    """A mask that step() returns and reset() does not: agents look for it at a reset."""
+    if not result.new_mask:
+        return None
+    return Finding(
+        True,
+        f"info has {MASK_KEY} {result.record.where}, but not at the first reset: "
+        "return it from reset() too",
+    )
+
+
 def reward_scale(records: list[StepRecord]) -> Finding | None:
     """Rewards that are very large or very small."""
     sizes = [abs(record.reward) for record in records if np.isfinite(record.reward)]
@@ -344,6 +351,7 @@ STEP_RULES: tuple[Callable[[StepResult], Finding | None], ...] = (
     changed_observation,
     changed_action,
     truncation_in_info,
+    mask_after_reset,
 )
 PLAY_RULES: tuple[Callable[[list[StepRecord]], Finding | None], ...] = (
     reward_scale,

@@ -17,7 +17,15 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from ersac.config import SettingsError, short_repr
 from ersac.envs.base import ANY_ERROR, HostEnv, HostStep, error_line, error_source
 from ersac.envs.gym.check_rules import index_text, limits
-from ersac.envs.gym.spaces import action_codec, frame_stack, observation_codec
+from ersac.envs.gym.spaces import (
+    MASK_KEY,
+    action_codec,
+    choice_sizes,
+    frame_stack,
+    mask_codec,
+    observation_codec,
+    read_mask,
+)
 from ersac.runs.exits import Resumable
 
 SUCCESS_KEYS = ("is_success", "success")  # of an info: whether the episode reached its goal
@@ -38,11 +46,15 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
     ranges = list(_integer_ranges(space))
     single, encode = observation_codec(space)
     actions, decode = action_codec(instances[0].action_space)
-    stack = frame_stack(single, frames, name)
+    sizes = mask_sizes(make) if choice_sizes(instances[0].action_space) else None
+    masks = None if sizes is None else mask_codec(single, sizes)
+    stack = frame_stack(single if masks is None else masks.space, frames, name)
     ended = np.zeros(envs, bool)  # [N]   whether the last step ended an episode: the next is fake
     window = np.zeros(0)  # [N, ...]      the newest observations, stacked
 
-    def encode_batch(obs: Sequence[Any]) -> np.ndarray:
+    def encode_batch(
+        obs: Sequence[Any], infos: Sequence[dict[str, Any]], ended: np.ndarray
+    ) -> np.ndarray:
         batch = _batch(space, obs)
         for integer_range in ranges:
             _check_integers(batch, *integer_range)
@@ -51,17 +63,22 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             raise ValueError(
                 f"an observation has shape {array.shape[1:]}, but its space has shape {shape}"
             )
-        return array
+        if masks is None or sizes is None:
+            return array
+        read = [read_mask(info, sizes, end) for info, end in zip(infos, ended, strict=True)]
+        return masks.add(array, np.array(read))
 
     def reset(seed: int) -> np.ndarray:
         nonlocal ended, window
         try:
             for i, env in enumerate(instances):
                 env.action_space.seed(seed + i)
-            obs = encode_batch([env.reset(seed=seed + i)[0] for i, env in enumerate(instances)])
+            first = [env.reset(seed=seed + i) for i, env in enumerate(instances)]
+            obs, infos = zip(*first, strict=True)
+            encoded = encode_batch(obs, infos, np.zeros(envs, bool))
         except ANY_ERROR as error:
             raise Resumable(f"{name} failed in reset(): {_locate(error)}") from error
-        ended, window = np.zeros(envs, bool), stack.reset(obs)
+        ended, window = np.zeros(envs, bool), stack.reset(encoded)
         return window
 
     def step(actions: np.ndarray) -> HostStep:
@@ -71,8 +88,9 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
             obs, reward, terminated, truncated, info = zip(
                 *map(_step_or_reset, instances, fake.tolist(), decoded), strict=True
             )
-            encoded, over = encode_batch(obs), np.array(terminated, bool).reshape(envs)
+            over = np.array(terminated, bool).reshape(envs)
             now_ended = over | np.array(truncated, bool).reshape(envs)
+            encoded = encode_batch(obs, info, now_ended)
             rewards, goal = _reward_array(reward), _reached_goal(info, now_ended)
         except ANY_ERROR as error:
             raise Resumable(f"{name} failed in step(): {_locate(error)}") from error
@@ -146,6 +164,22 @@ def _check_integers(batch: Any, path: tuple[Any, ...], low: np.ndarray, high: np
             f"{name} is {batch[at]}, "
             f"but its space is from {int(low[at[1:]])} to {int(high[at[1:]])}"
         )
+
+
+def mask_sizes(make: EnvFactory) -> tuple[int, ...] | None:
+    """The choices of each factor of an action, if the environment returns masks; else None.
+
+    Only reset() shows it. Environments of training are not reset for it: one more episode could
+    change what a wrapper has counted. Errors are those of the environments of training.
+    """
+    with contextlib.suppress(Exception):
+        env = make()
+        try:
+            sizes = choice_sizes(env.action_space)
+            return sizes if sizes and MASK_KEY in env.reset(seed=0)[1] else None
+        finally:
+            env.close()
+    return None
 
 
 def _batch(space: gymnasium.Space, obs: Sequence[Any]) -> Any:

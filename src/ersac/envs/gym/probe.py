@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from ersac.config import short_repr, truncate
 from ersac.envs.base import ANY_ERROR, error_source
+from ersac.envs.gym.spaces import MASK_KEY, choice_sizes, from_choices, read_mask, to_choices
 
 NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MAX_SECONDS = 5.0  # of play in one environment: a slow one is checked for fewer steps
@@ -64,6 +65,7 @@ class StepResult(NamedTuple):
     info: Mapping[Any, Any] = {}
     previous_changed: bool = False  # the observation before it was changed in place
     action_changed: bool = False  # the action was
+    new_mask: bool = False  # it has a mask of allowed actions, unlike the first reset
 
 
 def count_steps(records: list[StepRecord]) -> int:
@@ -72,24 +74,31 @@ def count_steps(records: list[StepRecord]) -> int:
 
 
 def play_steps(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterator[StepResult]:
-    """Reset an environment, and step it with the actions; it is reset again after each episode."""
+    """Reset an environment, and step it with the actions; it is reset again after each episode.
+
+    Where the environment returns masks, an action that is not allowed is replaced by one that is.
+    """
     deadline = time.monotonic() + MAX_SECONDS
     space = env.observation_space
 
-    def start(observation: Any, where: str) -> StepResult:
+    def start(observation: Any, info: Mapping, where: str) -> StepResult:
         arrays = read_arrays(space, observation, where)
-        return StepResult(StepRecord(where, True, observation_digest(arrays)), arrays)
+        record = StepRecord(where, True, observation_digest(arrays))
+        return StepResult(record, arrays, info=info)
 
-    observation = reset(env, seed=seed, options=None)
-    result = start(observation, "at the first reset")
+    observation, info = reset(env, seed=seed, options=None)
+    is_discrete, has_mask = choice_sizes(env.action_space) is not None, MASK_KEY in info
+    result = start(observation, info, "at the first reset")
     yield result
     for number, action in enumerate(actions, 1):
         if number > 1 and time.monotonic() > deadline:
             return
         if result.record.ended:
-            observation = reset(env)
-            result = start(observation, f"at the reset after step {number - 1}")
+            observation, info = reset(env)
+            result = start(observation, info, f"at the reset after step {number - 1}")
             yield result
+        if is_discrete and has_mask:
+            action = allowed_action(env.action_space, action, info, result.record.where)
         where, passed, before = f"at step {number}", copy.deepcopy(action), observation
         observation, reward, terminated, truncated, info = step(env, passed, where)
         arrays, value = read_arrays(space, observation, where), to_number(reward)
@@ -108,6 +117,7 @@ def play_steps(env: gymnasium.Env, actions: Iterable[Any], seed: int) -> Iterato
             info=info,
             previous_changed=previous != result.record.observation,
             action_changed=isinstance(action, np.ndarray) and not np.array_equal(passed, action),
+            new_mask=is_discrete and MASK_KEY in info and not has_mask,
         )
         yield result
 
@@ -128,10 +138,25 @@ def random_actions(env: gymnasium.Env, steps: int, seed: int) -> list[Any]:
         raise InvalidEnv(error_text("action_space.sample()", error)) from None
 
 
-def reset(env: gymnasium.Env, **arguments: Any) -> Any:
-    """The first observation of an episode."""
+def allowed_action(space: spaces.Space, action: Any, info: Mapping, where: str) -> Any:
+    """The action, with an allowed choice instead of each that is not; InvalidEnv if none is."""
+    sizes = choice_sizes(space) or ()
     try:
-        return call(env, lambda env: env.reset(**arguments), "reset()", reset_fault)[0]
+        factors = np.split(read_mask(info, sizes), np.cumsum(sizes)[:-1])
+    except ValueError as error:
+        raise InvalidEnv(f"{error} ({where})") from None
+    choices = [
+        choice if factor[choice] else np.flatnonzero(factor)[choice % factor.sum()]
+        for choice, factor in zip(to_choices(space, action), factors, strict=True)
+    ]
+    return from_choices(space, np.array(choices))
+
+
+def reset(env: gymnasium.Env, **arguments: Any) -> tuple[Any, Mapping]:
+    """The first observation of an episode, and its info."""
+    try:
+        observation, info = call(env, lambda env: env.reset(**arguments), "reset()", reset_fault)
+        return observation, info
     except InvalidEnv:
         if text := signature_fault(env) or signature_fault(env.unwrapped):
             raise InvalidEnv(text) from None

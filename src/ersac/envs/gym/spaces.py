@@ -12,9 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from ersac.config import SettingsError
-from ersac.envs.base import Box, Discrete, Space
+from ersac.envs.base import ActionSpace, Box, Discrete, MultiDiscrete, PackedSpace, Space
 
 TABLE_LIMIT = 100_000  # a MultiDiscrete of at most so many states becomes Discrete: tables apply
+MASK_KEY = "action_mask"  # of an info: the choices that are allowed in the next step
 LEFT_OUT = spaces.Text(1)  # stands for what agents cannot observe: text, graphs, sequences
 
 Encode = Callable[
@@ -25,7 +26,8 @@ Encode = Callable[
 def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
     """The agent's observation space for a Gymnasium space, and the function that encodes a batch.
 
-    A Dict or a Tuple becomes one vector; text, graphs and sequences in it are left out.
+    A Dict or a Tuple becomes one vector, or with cameras in it a PackedSpace of the cameras and
+    one vector of all other entries; text, graphs and sequences are left out.
     """
     match space:
         case spaces.Discrete():
@@ -42,16 +44,89 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
             if not space.shape:
                 return Box((1,)), lambda obs: obs[:, None].astype(np.float32)
             return Box(space.shape), lambda obs: obs.astype(np.float32)
-    vector = _vector_codec(space)
-    if vector is None:
+    cameras, vector = _camera_codecs(space), _vector_codec(space)
+    if not cameras and vector is None:
         raise SettingsError(
             f"observation space {space} is not supported: wrap the environment so that it is Box, "
             "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
         )
-    return Box((vector.size,)), vector.encode
+    entries, encoders = [box for box, _ in cameras], [encode for _, encode in cameras]
+    if vector is not None:
+        entries.append(Box((vector.size,)))
+        encoders.append(vector.encode)
+    if not cameras:
+        return entries[0], encoders[0]
+    return PackedSpace(tuple(entries)), lambda obs: pack_bytes([encode(obs) for encode in encoders])
 
 
-def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], Sequence[Any]]]:
+def pack_bytes(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The bytes of arrays [N, ...], one after the other [N, bytes]."""
+    flat = [np.ascontiguousarray(array).reshape(len(array), -1) for array in arrays]
+    return np.concatenate([array.view(np.uint8) for array in flat], axis=1)
+
+
+class MaskCodec(NamedTuple):
+    """How the mask of allowed actions is added to an observation."""
+
+    space: PackedSpace
+    add: Callable[
+        [np.ndarray, np.ndarray], np.ndarray
+    ]  # observations, masks [N, n] -> observations
+
+
+def mask_codec(single: Space, sizes: tuple[int, ...]) -> MaskCodec:
+    """The codec of observations of a space with a mask of the choices of each factor."""
+    if isinstance(single, PackedSpace):
+        return MaskCodec(single._replace(choices=sum(sizes)), lambda *arrays: pack_bytes(arrays))
+    assert isinstance(single, Discrete | Box)
+    return MaskCodec(PackedSpace((single,), sum(sizes)), lambda *arrays: pack_bytes(arrays))
+
+
+def choice_sizes(space: gymnasium.Space) -> tuple[int, ...] | None:
+    """The number of choices of each factor of an action; None where actions are continuous."""
+    match space:
+        case spaces.Discrete():
+            return (int(space.n),)
+        case spaces.MultiDiscrete():
+            return tuple(int(n) for n in space.nvec.ravel())
+        case spaces.MultiBinary():
+            return (2,) * math.prod(space.shape)
+        case spaces.Tuple() | spaces.Dict():
+            parts = [choice_sizes(sub) for sub in _subspaces(space)]
+            return None if None in parts else sum((part for part in parts if part), ())
+    return None
+
+
+def read_mask(info: Mapping[str, Any], sizes: tuple[int, ...], at_end: bool = False) -> np.ndarray:
+    """The allowed choices of all factors [n] of bool; ValueError where the mask is wrong.
+
+    At the end of an episode no action follows: a mask that is missing or empty allows everything.
+    """
+    n, mask = sum(sizes), info.get(MASK_KEY)
+    if mask is None:
+        if at_end:
+            return np.ones(n, bool)
+        raise ValueError(f"info has no {MASK_KEY}: return it from every reset() and step()")
+    parts = mask if isinstance(mask, tuple | list) else [mask]
+    allowed = np.concatenate([np.ravel(part) for part in parts])
+    if allowed.shape != (n,):
+        raise ValueError(f"{MASK_KEY} has {allowed.size} entries, but the action space {n} choices")
+    if not ((allowed == 0) | (allowed == 1)).all():
+        raise ValueError(f"{MASK_KEY} must be 0 or 1 for each choice, not {allowed}")
+    allowed = allowed.astype(bool)
+    factors = np.split(allowed, np.cumsum(sizes)[:-1])
+    if all(factor.any() for factor in factors):
+        return allowed
+    if at_end:
+        return np.ones(n, bool)
+    first = next(i for i, factor in enumerate(factors) if not factor.any())
+    which = f" of factor {first}" if len(sizes) > 1 else ""
+    raise ValueError(f"{MASK_KEY} allows no choice{which}: allow at least one, or end the episode")
+
+
+def action_codec(
+    space: gymnasium.Space,
+) -> tuple[ActionSpace, Callable[[np.ndarray], Sequence[Any]]]:
     """The agent's action space for a Gymnasium space, and the function that decodes a batch.
 
     Actions [N] or [N, size] are decoded to N actions that the environments take.
@@ -71,6 +146,8 @@ def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], 
                 return list(actions.astype(np.int64) + start)
 
             return Discrete(n), decode
+        case _ if (sizes := choice_sizes(space)) is not None and sum(sizes) > 0:
+            return _choice_codec(space, sizes)
         case spaces.Box() if np.issubdtype(space.dtype, np.floating):
             low, high = (tuple(bound.ravel().tolist()) for bound in (space.low, space.high))
             if not np.isfinite(low + high).all():
@@ -82,7 +159,63 @@ def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], 
                 actions.reshape(len(actions), *space.shape).astype(space.dtype)
             )
             return Box(space.shape or (1,), low=low, high=high), reshape
-    raise SettingsError(f"action space {space} is not supported: use Discrete, or a Box of floats")
+    raise SettingsError(
+        f"action space {space} is not supported: use Discrete, MultiDiscrete, MultiBinary, a Dict "
+        "or Tuple of them, or a Box of floats"
+    )
+
+
+def _choice_codec(
+    space: gymnasium.Space, sizes: tuple[int, ...]
+) -> tuple[ActionSpace, Callable[[np.ndarray], Sequence[Any]]]:
+    """Actions of several factors [N, F], or of a single one [N]."""
+
+    def decode(actions: np.ndarray) -> list[Any]:
+        choices = actions.reshape(len(actions), len(sizes))
+        assert ((choices >= 0) & (choices < np.array(sizes))).all(), (
+            f"actions {actions} are not all in {space}"
+        )
+        return [from_choices(space, row) for row in choices]
+
+    return Discrete(sizes[0]) if len(sizes) == 1 else MultiDiscrete(sizes), decode
+
+
+def from_choices(space: gymnasium.Space, choices: np.ndarray) -> Any:
+    """The action of a discrete space that has these choices of its factors [F]."""
+    match space:
+        case spaces.Discrete():
+            return int(choices[0]) + int(space.start)
+        case spaces.MultiDiscrete():
+            return (choices.reshape(space.shape) + space.start).astype(space.dtype)
+        case spaces.MultiBinary():
+            return choices.reshape(space.shape).astype(space.dtype)
+    subspaces = _subspaces(space)
+    counts = [len(choice_sizes(sub) or ()) for sub in subspaces]
+    parts = np.split(choices, np.cumsum(counts)[:-1])
+    values = [from_choices(sub, part) for sub, part in zip(subspaces, parts, strict=True)]
+    if isinstance(space, spaces.Dict):
+        return dict(zip(space.spaces, values, strict=True))
+    return tuple(values)
+
+
+def to_choices(space: gymnasium.Space, action: Any) -> list[int]:
+    """The choices of the factors of an action; the inverse of `from_choices`."""
+    match space:
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            return np.ravel(np.asarray(action) - space.start).tolist()
+        case spaces.MultiBinary():
+            return [int(bit) for bit in np.ravel(action)]
+        case spaces.Dict():
+            return [c for key, sub in space.spaces.items() for c in to_choices(sub, action[key])]
+    pairs = zip(_subspaces(space), action, strict=True)
+    return [choice for sub, value in pairs for choice in to_choices(sub, value)]
+
+
+def _subspaces(space: gymnasium.Space) -> list[gymnasium.Space]:
+    """The spaces of a Dict or Tuple, in their order."""
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.values())
+    return list(space.spaces) if isinstance(space, spaces.Tuple) else []
 
 
 class FrameStack(NamedTuple):
@@ -98,7 +231,8 @@ def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
     """Stacks of `frames` observations; an episode starts with copies of its first one."""
     if frames == 1:
         return FrameStack(single, reset=lambda obs: obs, push=lambda window, obs, starts: obs)
-    if isinstance(single, Discrete):
+    entries = single.entries if isinstance(single, PackedSpace) else (single,)
+    if isinstance(single, Discrete) or any(isinstance(entry, Discrete) for entry in entries):
         raise SettingsError(
             f"{name} has discrete observations, which cannot be stacked: set frames to 1"
         )
@@ -111,6 +245,8 @@ def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
             window[starts] = reset(obs[starts])
         return window
 
+    if isinstance(single, PackedSpace):
+        return FrameStack(single._replace(frames=frames), reset, push)
     return FrameStack(single._replace(shape=(*others, depth * frames)), reset, push)
 
 
@@ -182,7 +318,30 @@ def _is_image(space: spaces.Box) -> bool:
     return space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
-def _image_codec(space: spaces.Box) -> tuple[Space, Encode]:
+def _camera_codecs(space: gymnasium.Space) -> list[tuple[Box, Encode]]:
+    """The images of three axes in a Dict or Tuple, with the function that encodes each."""
+    if isinstance(space, spaces.Box):
+        return [_image_codec(space)] if _is_camera(space) else []
+    keys = space.spaces if isinstance(space, spaces.Dict) else range(len(_subspaces(space)))
+    of_entry = lambda key, encode: lambda obs: encode(obs[key])
+    return [
+        (box, of_entry(key, encode))
+        for key, sub in zip(keys, _subspaces(space), strict=True)
+        for box, encode in _camera_codecs(sub)
+    ]
+
+
+def _is_camera(space: gymnasium.Space) -> bool:
+    """Whether an entry of a Dict or Tuple is an image, and not a board with a few codes."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and int(space.high.max()) == 255
+    )
+
+
+def _image_codec(space: spaces.Box) -> tuple[Box, Encode]:
     """Images as bytes with the channels last."""
     height, *_, last = space.shape
     if len(space.shape) == 2:
@@ -235,7 +394,11 @@ def _one_hot_codec(n: np.ndarray, start: np.ndarray) -> _VectorCodec:
 
 def _concat_codec(entries: Iterable[tuple[Any, gymnasium.Space]]) -> _VectorCodec | None:
     """The concatenated vectors of all entries that can be encoded, in their order."""
-    codecs = {key: codec for key, space in entries if (codec := _vector_codec(space)) is not None}
+    codecs = {
+        key: codec
+        for key, space in entries
+        if not _is_camera(space) and (codec := _vector_codec(space)) is not None
+    }
     if not codecs:
         return None
     concat = lambda obs: np.concatenate(
