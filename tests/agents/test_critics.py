@@ -83,6 +83,27 @@ def test_the_natural_gradient_with_a_mask_is_that_of_the_allowed_actions(drawn):
     np.testing.assert_array_equal(direction[:, 1], 0.0)
 
 
+def test_the_policy_of_local_weights_maximises_its_objective(float64):
+    """No other policy has a larger `sum_a pi_a (K_a - weight_a log pi_a)`."""
+    rng = np.random.default_rng(0)
+    k, weight = rng.normal(size=(50, 4)), np.exp(2 * rng.normal(size=(50, 4)))
+    log_pi = np.asarray(critics.boltzmann_policy(jnp.asarray(k), jnp.asarray(weight), 1e9))
+    np.testing.assert_allclose(np.exp(log_pi).sum(axis=-1), 1, rtol=1e-12)
+    objective = lambda log_pi: (np.exp(log_pi) * (k - weight * log_pi)).sum(axis=-1)
+    marginal = k - weight * (log_pi + 1)  # equal for all actions at the maximum
+    np.testing.assert_allclose(marginal, np.repeat(marginal[:, :1], 4, axis=1), atol=1e-9)
+    for _ in range(20):
+        other = np.asarray(jax.nn.log_softmax(log_pi + 0.1 * rng.normal(size=(50, 4))))
+        assert (objective(other) < objective(log_pi)).all()
+
+
+def test_local_weights_that_are_equal_give_the_softmax(float64):
+    k = jnp.asarray(np.random.default_rng(1).normal(size=(20, 3)))
+    one = critics.boltzmann_policy(k, jnp.asarray(0.1), 5.0)
+    each = critics.boltzmann_policy(k, jnp.full((20, 3), 0.1), 5.0)
+    np.testing.assert_allclose(each, one, atol=1e-9)
+
+
 @partial(jax.jit, static_argnums=0)
 def make_inputs(seed: int, log_tau, predicted=None) -> tuple[actor_critic.CriticInputs, jax.Array]:
     """Inputs of an on-policy trajectory with three actions (rho = 1), and sigma2 [T+1, A]."""
@@ -106,7 +127,7 @@ def make_inputs(seed: int, log_tau, predicted=None) -> tuple[actor_critic.Critic
     bonuses = attitude.bonus(sigma2, tau)
     bonus, weight, zero = (
         action_dist.take_action(bonuses[:-1], action),
-        attitude.weight(tau),
+        attitude.weight(sigma2, tau),
         jnp.zeros(()),
     )
     return actor_critic.CriticInputs(

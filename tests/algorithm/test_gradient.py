@@ -75,20 +75,26 @@ def settings(**changes) -> config.ActorCritic:
     return config.check(config.override(config.ActorCritic(), **(quiet | changes)))
 
 
-def exact_optimism(mdp: TinyMDP, log_pi, sigma2, log_tau):
+def taus(sigma2, log_tau, attitude) -> jax.Array:
+    """Return tau of every state and action [S, A]; LocalSeeking's is in proportion to sigma."""
+    if isinstance(attitude, config.LocalSeeking):
+        return jnp.exp(log_tau) * jnp.sqrt(sigma2) + attitude.tau_min
+    return jnp.full_like(sigma2, 1.0) * jnp.exp(log_tau)
+
+
+def exact_optimism(mdp: TinyMDP, log_pi, sigma2, tau):
     """Return the expectation of `J_{1,tau}^pi` at the start, and J of every state [e-kpi]."""
-    tau = jnp.exp(log_tau)
     j = jnp.zeros(WIDTH)
     by_layer = []
     for layer in reversed(range(LAYERS)):
         states = slice(layer * WIDTH, (layer + 1) * WIDTH)
         k = (
             mdp.reward[states]
-            + sigma2[states] / (2 * tau)
+            + sigma2[states] / (2 * tau[states])
             + jnp.einsum("saz,z->sa", mdp.next[states], j)
         )
         pi = jnp.exp(log_pi[states])
-        j = jnp.sum(pi * (k - tau * log_pi[states]), axis=-1)
+        j = jnp.sum(pi * (k - tau[states] * log_pi[states]), axis=-1)
         by_layer.insert(0, j)
     return mdp.start @ j, jnp.concatenate(by_layer)
 
@@ -192,7 +198,8 @@ def sampled_and_exact(
         return total
 
     def objective(dense, tables, log_tau):
-        return exact_optimism(mdp, exact_log_pi(dense, tables), sigma2, log_tau)[0]
+        tau = taus(sigma2, log_tau, s.risk)
+        return exact_optimism(mdp, exact_log_pi(dense, tables), sigma2, tau)[0]
 
     features = parts.torso.apply(dense["torso"], tables["torso"], everywhere)
     estimator = Params(dense["uncertainty"], tables["uncertainty"])
@@ -206,12 +213,10 @@ def sampled_and_exact(
     )
     log_pi = np.asarray(exact_log_pi(dense, tables))
     if exact_critic:
-        _, j = exact_optimism(mdp, log_pi, sigma2, log_tau)
+        tau = taus(sigma2, log_tau, s.risk)
+        _, j = exact_optimism(mdp, log_pi, sigma2, tau)
         if s.critic == "expected-bonus":  # its critic predicts J without them
-            j -= jnp.sum(
-                jnp.exp(log_pi) * (sigma2 / (2 * jnp.exp(log_tau)) - jnp.exp(log_tau) * log_pi),
-                axis=-1,
-            )
+            j -= jnp.sum(jnp.exp(log_pi) * (sigma2 / (2 * tau) - tau * log_pi), axis=-1)
         dense, tables = with_values(parts.value, Params(dense, tables), everywhere, features, j)
 
     log_pi = np.where(log_pi < -600, -np.inf, log_pi)  # not allowed
@@ -225,16 +230,18 @@ def sampled_and_exact(
             dict.fromkeys(("policy", "value", "uncertainty"), jnp.ones(LAYERS)),
             ac.RunningMeans(jnp.zeros(()), jnp.zeros(())),
         )
-        return ac.actor_critic_loss(
+        loss, (_, _, metrics) = ac.actor_critic_loss(
             s, parts, Params(dense, rows), log_tau, memory, t, undamped, running
-        )[0]
+        )
+        return loss, metrics["tau"]
 
-    gradients = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2)), (None, None, None, 0)))(
+    one = jax.grad(loss, (0, 1, 2), has_aux=True)
+    gradients, scale = jax.jit(jax.vmap(one, (None, None, None, 0), axis_name=ac.BATCH))(
         dense, tables, log_tau, batch
     )
-    # The loss is a mean over steps, divided by tau; the objective is a sum.
+    # The loss is a mean over steps, divided by the batch mean of tau; the objective is a sum.
     expected = jax.tree.map(
-        lambda g: -LAYERS * jnp.exp(log_tau) * jnp.tensordot(jnp.array(probabilities), g, axes=1),
+        lambda g: -LAYERS * scale[0] * jnp.tensordot(jnp.array(probabilities), g, axes=1),
         gradients,
     )
     exact = jax.jit(jax.grad(objective, (0, 1, 2)))(dense, tables, log_tau)
@@ -283,9 +290,20 @@ def test_the_same_for_actions_of_several_factors_and_with_masks(float64, spec, c
         np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("critic", ["sampled", "expected-bonus"])
+@pytest.mark.parametrize("network", ["table", "mlp"])
+def test_the_same_with_a_tau_for_each_state_and_action(float64, critic, network):
+    s = settings(critic=critic, network=network, estimator_hidden=(4,))
+    s = config.replace_at(s, ("risk",), config.LocalSeeking(tau_min=0.05, learn_tau=True))
+    expected, exact = sampled_and_exact(0, 0.6, True, config.check(s))
+    assert np.linalg.norm(exact[:-1]) > 1e-2
+    assert abs(exact[-1]) > 1e-3
+    np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)
+
+
 def test_the_entropy_sign_as_printed_in_algorithm_1_is_wrong(float64, monkeypatch):
-    printed = lambda log_pi_a, advantage, bonus, weight, entropy: (
-        log_pi_a * jax.lax.stop_gradient(advantage) + bonus - weight * entropy
+    printed = lambda log_pi_a, advantage, bonus, entropy_bonus: (
+        log_pi_a * jax.lax.stop_gradient(advantage) + bonus - entropy_bonus
     )
     monkeypatch.setattr(game, "payoff", printed)
     expected, exact = sampled_and_exact(0, 1.0, False, settings())

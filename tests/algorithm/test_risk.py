@@ -9,13 +9,12 @@ from ersac.algorithm import game, risk
 
 
 def payoff(attitude: risk.Risk, log_tau, log_pi_a=-0.5, advantage=0.7, sigma2=0.3, entropy=0.6):
-    tau = jnp.exp(log_tau)
+    tau, sigma2 = jnp.exp(log_tau), jnp.asarray(sigma2)
     return game.payoff(
         jnp.asarray(log_pi_a),
         jnp.asarray(advantage),
-        attitude.bonus(jnp.asarray(sigma2), tau),
-        attitude.weight(tau),
-        entropy,
+        attitude.bonus(sigma2, tau),
+        attitude.weight(sigma2, tau) * entropy,
     )
 
 
@@ -28,7 +27,12 @@ def test_gradient_of_tau_is_that_of_the_paper(float64):
 
 @pytest.mark.parametrize(
     "attitude",
-    [risk.risk_neutral(0.01), risk.simple_optimism(1.0, 0.01), risk.frozen(risk.risk_seeking())],
+    [
+        risk.risk_neutral(0.01),
+        risk.simple_optimism(1.0, 0.01),
+        risk.frozen(risk.risk_seeking()),
+        risk.frozen(risk.local_risk_seeking(0.01)),
+    ],
 )
 def test_tau_has_no_gradient_unless_risk_seeking(attitude):
     assert float(jax.grad(lambda log_tau: payoff(attitude, log_tau))(jnp.asarray(-1.0))) == 0
@@ -51,11 +55,39 @@ def test_bonuses():
 
 
 def test_the_advantage_is_not_differentiated():
-    through = lambda x: game.payoff(
-        jnp.asarray(-0.5), x, jnp.asarray(0.0), jnp.asarray(0.0), jnp.asarray(0.0)
-    )
+    through = lambda x: game.payoff(jnp.asarray(-0.5), x, jnp.asarray(0.0), jnp.asarray(0.0))
     assert float(jax.grad(through)(jnp.asarray(2.0))) == 0
 
 
 def test_entropy_is_positive_and_in_nats():
     assert float(game.entropy(jnp.log(jnp.full(4, 0.25)))) == pytest.approx(np.log(4), rel=1e-6)
+
+
+def test_local_tau_without_a_floor_is_the_best_multiple_of_sigma(float64):
+    """At the scale `1 / sqrt(-2 log pi)` the payoff is VBOS's bonus `sigma sqrt(-2 log pi)`."""
+    sigma2, log_pi = jnp.array([0.01, 0.3, 4.0]), jnp.asarray(-0.8)
+    attitude = risk.local_risk_seeking(0.0)
+    payoffs = lambda scale: attitude.bonus(sigma2, scale) - attitude.weight(sigma2, scale) * log_pi
+    best = 1 / jnp.sqrt(-2 * log_pi)
+    np.testing.assert_allclose(payoffs(best), jnp.sqrt(-2 * log_pi * sigma2), rtol=1e-13)
+    for scale in (0.9 * best, 1.1 * best):
+        assert (payoffs(scale) > payoffs(best)).all()
+
+
+def test_local_tau_is_its_floor_where_nothing_is_uncertain():
+    attitude = risk.local_risk_seeking(0.01)
+    zero, scale = jnp.zeros(3), jnp.asarray(0.4)
+    np.testing.assert_array_equal(attitude.bonus(zero, scale), 0)
+    np.testing.assert_allclose(attitude.weight(zero, scale), 0.01, rtol=1e-6)
+
+
+def test_the_weighted_entropy_is_the_entropy_where_all_weights_are_equal(float64):
+    log_pi = jax.nn.log_softmax(jnp.array([[0.3, -1.0, 2.0], [0.0, 0.0, 5.0]]))
+    entropy = game.entropy(log_pi)
+    one, each = jnp.asarray(0.2), jnp.full((2, 3), 0.2)
+    np.testing.assert_allclose(
+        game.entropy_bonus(each, log_pi, entropy), game.entropy_bonus(one, log_pi, entropy)
+    )
+    weights = jnp.array([[1.0, 2.0, 3.0], [0.5, 0.0, 0.1]])
+    expected = -(np.exp(log_pi) * log_pi * weights).sum(axis=-1)
+    np.testing.assert_allclose(game.entropy_bonus(weights, log_pi, entropy), expected)

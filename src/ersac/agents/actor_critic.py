@@ -50,12 +50,22 @@ class CriticInputs(NamedTuple):
     predicted: Array  # [T+1, n]  outputs of the critic head
     bonus: Array  # [T]           of the action taken
     bonuses: Array  # [T+1, A]    of all actions
-    weight: Array  # []           entropy weight, tau for ERSAC
+    weight: Array  # []           entropy weight, tau for ERSAC; [T+1, A] with a tau per action
     rho: Array  # [T]             clipped importance ratio; 0 on masked steps; no gradient
     advantage_square: Array  # []  running mean of squared advantages; 0 without one
     early_end_credit: Array  # []  intrinsic reward that an episode misses by terminating early
     sizes: tuple[int, ...] = ()  # the choices of each factor, where actions are a product
     allowed: Array | None = None  # [T+1, A] bool; None without masks
+
+    @property
+    def entropy_bonus(self) -> Array:
+        """The weighted entropy [T+1], tau H for ERSAC."""
+        return game.entropy_bonus(self.weight, self.log_pi, self.entropy)
+
+    @property
+    def mean_weight(self) -> Array:
+        """The mean [] of the entropy weight over the batch, without gradient."""
+        return stop_gradient(mean_weight(self.weight, self.t.mask))
 
 
 class Estimates(NamedTuple):
@@ -131,25 +141,25 @@ def actor_critic_loss(
     action_dist, (dense, rows) = parts.action_dist, params
     t, allowed = normalise_trajectory(parts, memory.normaliser, t)
     tau = jnp.exp(log_tau)
-    weight = parts.risk.weight(tau)
 
-    # Forward pass. Advantages are divided by the entropy weight (logits are K / tau), so the
-    # gradient of the critic into shared layers is divided by its square.
+    # Bonus: sigma2 / (2 tau) for ERSAC.
     features = parts.torso.apply(dense["torso"], rows["torso"], t.obs)  # [T+1, H]
+    sigma2_all = predict_sigma2(settings, parts, params, memory, t, features)  # [T+1, A]
+    sigma2 = action_dist.take(sigma2_all[:-1], t.action)  # [T]
+    bonus, bonuses = action_bonuses(parts, sigma2, sigma2_all, tau, t.action)
+    weight = parts.risk.weight(sigma2_all, tau)  # [] or [T+1, A]
+
+    # Policy and critic. Advantages are divided by the entropy weight (logits are K / tau), so the
+    # gradient of the critic into shared layers is divided by its square.
     logits = head_logits(parts, params, t.obs, features, allowed)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_scale = settings.value_weight / jnp.square(stop_gradient(weight))
+    critic_scale = settings.value_weight / jnp.square(stop_gradient(mean_weight(weight, t.mask)))
     critic_features = layers.scale_gradient(features, critic_scale)
     predicted = parts.value.apply(dense["value"], rows["value"], t.obs, critic_features)  # [T+1, n]
     log_pi = action_dist.log_pi(logits)  # [T+1, A]
     log_pi_a = action_dist.log_prob(logits[:-1], t.action)  # [T]
     entropy = action_dist.entropy(logits)  # [T+1]
     rho = stop_gradient(t.mask * jnp.minimum(1.0, jnp.exp(log_pi_a - t.log_mu)))  # [T]
-
-    # Bonus: sigma2 / (2 tau) for ERSAC.
-    sigma2_all = predict_sigma2(settings, parts, params, memory, t, features)  # [T+1, A]
-    sigma2 = action_dist.take(sigma2_all[:-1], t.action)  # [T]
-    bonus, bonuses = action_bonuses(parts, sigma2, sigma2_all, tau, t.action)
 
     # Targets for J and K, and the payoff.
     inputs = CriticInputs(
@@ -178,8 +188,9 @@ def actor_critic_loss(
     reward_errors = reward_loss(settings, parts, params, memory, t, features)
     reward = mean(damping["uncertainty"] * reward_errors)
 
-    intrinsic = mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + weight * entropy)[:-1])
-    metrics = {"tau": tau, "entropy": mean(entropy[:-1]), "sigma2": mean(sigma2)}
+    intrinsic = mean((jnp.sum(jnp.exp(log_pi) * bonuses, axis=-1) + inputs.entropy_bonus)[:-1])
+    shown_tau = tau if weight.ndim == 0 else inputs.mean_weight
+    metrics = {"tau": shown_tau, "entropy": mean(entropy[:-1]), "sigma2": mean(sigma2)}
     metrics |= {"payoff": payoff, "critic": critic, "reward": reward}
     metrics |= {"value": mean(estimates.predicted)}
     metrics |= custom_metrics(parts, params, memory, t, features)
@@ -312,15 +323,17 @@ def estimate_sampled(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     """Estimate K(s, a) of the action taken by V-trace from the critic's J(s), as in [a-kac].
 
     The policy ascends the payoff with the sign of [e-pol-grad]. The entropy in the targets is
-    sampled, `-tau log pi(a)`, as in L_value of [a-kac]; its expectation is `tau H`.
+    sampled, `-tau log pi(a)`, as in L_value of [a-kac]; its expectation is `tau H`. With a tau for
+    each action it is exact.
     """
-    j = inputs.predicted[:, 0]  # [T+1]
-    entropy_bonus = stop_gradient(-inputs.weight * inputs.log_pi_a)
+    j, weight = inputs.predicted[:, 0], inputs.weight  # [T+1], [] or [T+1, A]
+    entropy_bonus = -weight * inputs.log_pi_a if weight.ndim == 0 else inputs.entropy_bonus[:-1]
+    entropy_bonus = stop_gradient(entropy_bonus)
     advantages = estimate_advantages(
         settings, inputs, stop_gradient(j), stop_gradient(inputs.bonus), entropy_bonus
     )
     payoff = inputs.rho * game.payoff(
-        inputs.log_pi_a, advantages.clipped, inputs.bonus, inputs.weight, inputs.entropy[:-1]
+        inputs.log_pi_a, advantages.clipped, inputs.bonus, inputs.entropy_bonus[:-1]
     )
     return Estimates(payoff, j[:-1], advantages.error, advantages.scale, advantages.mean_square)
 
@@ -347,7 +360,7 @@ def estimate_advantages(
     r_tau = game.optimistic_reward(credit_early_ends(settings, inputs), bonus)
     discount = settings.gamma * inputs.t.discount
     targets = returns.vtrace_targets(j, r_tau, entropy_bonus, discount, inputs.rho, settings.lam)
-    advantage, scale = targets.action_value - j[:-1], stop_gradient(inputs.weight)
+    advantage, scale = targets.action_value - j[:-1], inputs.mean_weight
     square = jnp.zeros_like(scale)
     if settings.normalise_advantages:
         square = batch_mean(jnp.square(advantage), inputs.t.mask)
@@ -380,6 +393,11 @@ def batch_mean(x: Array, mask: Array) -> Array:
     """Return the mean [] over all steps of the batch that are not masked."""
     total = lambda x: jax.lax.psum(jnp.sum(mask * x), BATCH)
     return total(x) / jnp.maximum(1.0, total(jnp.ones_like(x)))
+
+
+def mean_weight(weight: Array, mask: Array) -> Array:
+    """Return the mean [] of entropy weights, [] or [T+1, A], over all steps of the batch."""
+    return weight if weight.ndim == 0 else batch_mean(jnp.mean(weight[:-1], axis=-1), mask)
 
 
 SAMPLED = Critic(outputs=lambda n_actions: 1, estimate=estimate_sampled)

@@ -48,6 +48,7 @@ RELU_CORRELATION = 1 / math.pi
 # small network that changes so much has different features afterwards, and another learning rate at
 # each observation: with a scale of 1 the replay agent solved no seed at depth 40, with 16 all.
 LOGIT_SCALE = 16.0
+MIN_TAU_SCALE = 1e-3  # lower bound of a learned ratio of tau(s, a) to sigma(s, a)
 # Random features of a prior network: the priors of two states correlate by about PRIOR_WIDTH^-1/2.
 PRIOR_WIDTH = 256
 
@@ -91,7 +92,9 @@ def make_actor_critic(
     match settings.risk:
         case config.Seeking(tau0, tau_rate, tau_min, learn_tau=True):
             pass
-        case config.Seeking(tau0):
+        case config.LocalSeeking(tau0, tau_rate, learn_tau=True):
+            tau_min = MIN_TAU_SCALE
+        case config.Seeking(tau0) | config.LocalSeeking(tau0):
             tau_rate, tau_min = 0.0, 0.0
         case _:  # nothing depends on tau
             tau0, tau_rate, tau_min = 1.0, 0.0, 0.0
@@ -190,13 +193,19 @@ def choose_dist(settings: config.ActorCritic, spec: Spec) -> ActionDist:
     return make_action_dist(spec.actions, joint=all_actions)
 
 
-def make_risk(settings: config.Seeking | config.Neutral | config.Optimist) -> Risk:
+def make_risk(
+    settings: config.Seeking | config.LocalSeeking | config.Neutral | config.Optimist,
+) -> Risk:
     """Return the attitude to risk."""
     match settings:
         case config.Seeking(learn_tau=True):
             return risks.risk_seeking()
         case config.Seeking():
             return risks.frozen(risks.risk_seeking())
+        case config.LocalSeeking(tau_min=tau_min, learn_tau=True):
+            return risks.local_risk_seeking(tau_min)
+        case config.LocalSeeking(tau_min=tau_min):
+            return risks.frozen(risks.local_risk_seeking(tau_min))
         case config.Neutral(alpha):
             return risks.risk_neutral(alpha)
         case config.Optimist(mu, alpha):

@@ -30,6 +30,8 @@ from ersac.algorithm.action_dist import factor_sums, mask_logits, take_action
 from ersac.config import ActorCritic
 from ersac.types import Array
 
+NEWTON_STEPS = 8  # of a function that starts at most log A above its root
+
 
 def estimate_expected(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     """Estimate K of the action taken, with the expectation of the bonus over all actions.
@@ -41,7 +43,7 @@ def estimate_expected(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     """
     pi = stop_gradient(jnp.exp(inputs.log_pi))  # [T+1, A]
     mean_bonus = jnp.sum(pi * inputs.bonuses, axis=-1)  # [T+1]
-    bonus, entropy_bonus = stop_gradient(mean_bonus), stop_gradient(inputs.weight * inputs.entropy)
+    bonus, entropy_bonus = stop_gradient(mean_bonus), stop_gradient(inputs.entropy_bonus)
     j = stop_gradient(inputs.predicted[:, 0]) + (bonus + entropy_bonus)  # [T+1]
     advantages = estimate_advantages(settings, inputs, j, bonus[:-1], entropy_bonus[:-1])
     is_product = len(inputs.sizes) > 1
@@ -55,8 +57,7 @@ def estimate_expected(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
         inputs.log_pi_a,
         advantages.clipped,
         (mean_bonus + gradient_term)[:-1],
-        inputs.weight,
-        inputs.entropy[:-1],
+        inputs.entropy_bonus[:-1],
     )
     return Estimates(
         payoff=payoff,
@@ -73,10 +74,9 @@ def estimate_all_actions(settings: ActorCritic, inputs: CriticInputs) -> Estimat
     The prediction is trained by Retrace on the action taken. An action that was never taken has
     its bonus and a prediction of zero. The policy follows the natural gradient.
     """
-    pi, entropy = stop_gradient(jnp.exp(inputs.log_pi)), stop_gradient(inputs.entropy)
-    weight = stop_gradient(inputs.weight)
+    pi, weight = stop_gradient(jnp.exp(inputs.log_pi)), stop_gradient(inputs.weight)
     k = stop_gradient(inputs.bonuses + inputs.predicted)  # [T+1, A]
-    j = jnp.sum(pi * k, axis=-1) + weight * entropy  # [T+1]
+    j = jnp.sum(pi * k, axis=-1) + stop_gradient(inputs.entropy_bonus)  # [T+1]
     bonus = jnp.sum(pi * inputs.bonuses, axis=-1)[:-1]  # [T]
     reward, discount = credit_early_ends(settings, inputs), settings.gamma * inputs.t.discount
     predicted = take_action(inputs.predicted[:-1], inputs.t.action)  # [T]
@@ -89,13 +89,16 @@ def estimate_all_actions(settings: ActorCritic, inputs: CriticInputs) -> Estimat
     # Zero in value; its gradient with respect to the logits is the natural gradient.
     gradient_term = jnp.sum((inputs.logits - stop_gradient(inputs.logits)) * direction, axis=-1)
     # The expectation of game.payoff over actions.
-    payoff = inputs.rho * (bonus + inputs.weight * entropy[:-1])
+    fixed_policy = inputs._replace(
+        log_pi=stop_gradient(inputs.log_pi), entropy=stop_gradient(inputs.entropy)
+    )
+    payoff = inputs.rho * (bonus + fixed_policy.entropy_bonus[:-1])
     return Estimates(
-        payoff=payoff + weight * gradient_term[:-1],
+        payoff=payoff + inputs.mean_weight * gradient_term[:-1],
         predicted=predicted,
         error=error,
-        advantage_scale=weight,
-        advantage_square=jnp.zeros_like(weight),
+        advantage_scale=inputs.mean_weight,
+        advantage_square=jnp.zeros_like(inputs.mean_weight),
     )
 
 
@@ -110,16 +113,38 @@ def natural_gradient(
 
     It is `K / weight - log pi` and vanishes at the Boltzmann policy [e-kpi]. Unlike the gradient it
     does not shrink with the probability of an action, so an action that was given up can return.
-    K is clipped from below at `limit` weights under the largest. Only actions that are allowed
-    count; the others have no gradient.
+    Only actions that are allowed count; the others have no gradient.
     """
-    k = mask_logits(k, allowed)
-    logits = jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
-    direction = jax.nn.log_softmax(mask_logits(logits, allowed)) - log_pi
+    direction = boltzmann_policy(mask_logits(k, allowed), weight, limit, allowed) - log_pi
     if allowed is None:
         return stop_gradient(direction - jnp.mean(direction, axis=-1, keepdims=True))
     centre = jnp.mean(direction, axis=-1, keepdims=True, where=allowed)
     return stop_gradient(jnp.where(allowed, direction - centre, 0.0))
+
+
+def boltzmann_policy(
+    k: Array, weight: Array, limit: float | Array, allowed: Array | None = None
+) -> Array:
+    """Return the log-probabilities [..., A] that maximise `sum_a pi_a (K_a - weight_a log pi_a)`.
+
+    With one weight it is the softmax of K / weight [e-kpi]. With a weight for each action it is
+    `log pi_a = (K_a - nu) / weight_a - 1`, where nu makes the probabilities sum to one. K is
+    clipped from below at `limit` weights under the largest.
+
+    weight: [] or [..., A]; allowed: mask of the actions [..., A], None: all.
+    """
+    gap = jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
+    gap = mask_logits(gap, allowed)
+    if weight.ndim == 0:
+        return jax.nn.log_softmax(gap)
+    # Newton's method from below on log sum pi, which is convex and falls in nu, is monotone.
+    nu = jnp.max(weight * (gap - 1), axis=-1, keepdims=True)
+    for _ in range(NEWTON_STEPS):
+        log_pi = gap - nu / weight - 1
+        total = jax.nn.logsumexp(log_pi, axis=-1, keepdims=True)
+        slope = jnp.sum(jnp.exp(log_pi - total) / weight, axis=-1, keepdims=True)
+        nu = nu + total / slope
+    return jax.nn.log_softmax(gap - nu / weight - 1)
 
 
 EXPECTED_BONUS = Critic(outputs=lambda n_actions: 1, estimate=estimate_expected)

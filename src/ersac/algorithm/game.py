@@ -16,10 +16,11 @@ from jax.lax import stop_gradient
 from ersac.types import Array
 
 
-def payoff(log_pi_a: Array, advantage: Array, bonus: Array, weight: Array, entropy: Array) -> Array:
+def payoff(log_pi_a: Array, advantage: Array, bonus: Array, entropy_bonus: Array) -> Array:
     """Return the payoff of each step [e-saddle]: the policy ascends its gradient, tau descends it.
 
-    With `bonus = sigma2 / (2 tau)` and `weight = tau` (see risk.py) the gradients are the paper's:
+    With `bonus = sigma2 / (2 tau)` and `entropy_bonus = tau H` (see risk.py) the gradients are the
+    paper's:
 
         d/dtheta = grad log pi(a) . (K - J) + tau grad H   [e-pol-grad]
         d/dtau   = H - sigma2 / (2 tau^2)                  [the equation after e-pol-grad]
@@ -29,7 +30,7 @@ def payoff(log_pi_a: Array, advantage: Array, bonus: Array, weight: Array, entro
     log_pi_a: log-probability of the action taken.
     advantage: `K(s, a) - J(s)`; no gradient flows through it.
     """
-    return log_pi_a * stop_gradient(advantage) + bonus + weight * entropy
+    return log_pi_a * stop_gradient(advantage) + bonus + entropy_bonus
 
 
 def optimistic_reward(reward: Array, bonus: Array) -> Array:
@@ -40,3 +41,15 @@ def optimistic_reward(reward: Array, bonus: Array) -> Array:
 def entropy(log_pi: Array) -> Array:
     """Return the entropy `H`, in nats, of log-probabilities over the last axis."""
     return -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1)
+
+
+def entropy_bonus(weight: Array, log_pi: Array, entropy: Array) -> Array:
+    """Return `weight H`, or `-sum_a weight_a pi_a log pi_a` where each action has its own weight.
+
+    weight: [] or [..., A]; log_pi: [..., A]; entropy: [...]. A is 1 for continuous actions.
+    """
+    if weight.ndim == 0:
+        return weight * entropy
+    if weight.shape[-1] == 1:
+        return weight[..., 0] * entropy
+    return -jnp.sum(weight * jnp.exp(log_pi) * log_pi, axis=-1)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ersac import display
+
 
 def print_result(result: Any) -> None:
     """Print what every seed of a run reached, its speed, and where its picture is."""
@@ -110,6 +112,6 @@ def print_grid(runs: Iterable[Any], home: Any, report: Any) -> None:
             row = summary["per_seed"][0]
             found.append(row["mean_return"] if "mean_return" in row else row["solved_reliable"])
     for name, found in points.items():
-        ended = [_format_number(value) for value in found]
+        ended = [display.format_number(value) for value in found]
         print(f"{name}: {', '.join(ended) or 'no run has ended'}")
     print(f"{report.ended} of {report.wanted} runs have ended; they are in {home}", flush=True)

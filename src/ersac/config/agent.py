@@ -34,6 +34,21 @@ class Seeking:
 
 
 @dataclass(frozen=True)
+class LocalSeeking:
+    """Epistemic risk-seeking with a tau for each state and action, in proportion to its sigma:
+    bonus sigma2 / (2 tau(s, a)), entropy weight tau(s, a) = scale sigma(s, a) + tau_min."""
+
+    tau_scale: Tau = 0.4
+    """Initial ratio of tau(s, a) to sigma(s, a)."""
+    tau_learning_rate: Rate = 4e-2
+    """Adam learning rate of the logarithm of that ratio."""
+    tau_min: Tau = 1e-3
+    """Entropy weight where sigma is 0, in units of reward."""
+    learn_tau: bool = False
+    """Learn the ratio by gradient descent on the payoff; otherwise it stays at --tau-scale."""
+
+
+@dataclass(frozen=True)
 class Neutral:
     """Risk-neutral: no bonus, a fixed entropy weight."""
 
@@ -178,7 +193,7 @@ class ActorCritic:
     STEPS_PER_SECOND: ClassVar = 50_000  # of all seeds together, on a slow machine
     MAX_CHUNK: ClassVar = 100  # rollouts per compiled call
 
-    risk: Seeking | Neutral | Optimist = Seeking()
+    risk: Seeking | LocalSeeking | Neutral | Optimist = Seeking()
     uncertainty: (
         Ensemble | Posterior | Counts | HashedCounts | BayesianLinear | Rnd | CustomEstimator
     ) = Ensemble()

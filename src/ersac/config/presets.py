@@ -15,6 +15,7 @@ from ersac.config.agent import (
     BootDQN,
     CustomEstimator,
     Ensemble,
+    LocalSeeking,
     Neutral,
     OnPolicy,
     Optimist,
@@ -62,6 +63,12 @@ NETWORK_REPLAY = dataclasses.replace(
 
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": NETWORK,
+    "ersac-local": dataclasses.replace(
+        NETWORK,
+        risk=LocalSeeking(),
+        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
+    ),
+    "ersac-local-replay": dataclasses.replace(NETWORK_REPLAY, risk=LocalSeeking()),
     "ersac-sampled": dataclasses.replace(NETWORK, critic="sampled"),
     "vanilla": dataclasses.replace(NETWORK, risk=Neutral()),
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
@@ -98,6 +105,15 @@ TABLE_PRESETS: dict[str, ActorCritic] = {
         policy_rate=0.03,
         advantage_limit=30.0,
     ),
+    "ersac-local": ActorCritic(
+        risk=LocalSeeking(),
+        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
+        critic="expected-bonus",
+        policy_rate=0.03,
+        value_rate=0.3,
+        advantage_limit=30.0,
+    ),
+    "ersac-local-replay": dataclasses.replace(TABLE_REPLAY, risk=LocalSeeking()),
     "ersac-sampled": ActorCritic(risk=Seeking()),
     "vanilla": ActorCritic(risk=Neutral(), uncertainty=AUXILIARY),
     "optimism": ActorCritic(risk=Optimist(), uncertainty=AUXILIARY),

@@ -131,7 +131,7 @@ def surrogate(beliefs: Beliefs, log_policy: Array, tau: Array) -> Array:
     occupancy = jax.lax.stop_gradient(mdps.occupancy(beliefs.mdp, policy))
     advantage = values.q - values.v[..., None]
     entropy = game.entropy(log_policy)[..., None]
-    payoff = game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau, entropy)
+    payoff = game.payoff(log_policy, advantage, beliefs.sigma2 / (2 * tau), tau * entropy)
     return jnp.sum(occupancy * payoff)
 
 
