@@ -173,7 +173,7 @@ def test_accepted_numbers_take_their_first_step(accepted, agent, uncertainty):
         if settings.agent_name == agent and matches(settings.agent) and fits(settings)
     ]
     unlike = list({repr(config.floats(settings)): settings for settings in candidates}.values())
-    assert len(unlike) > 5  # of presets as they are some eighty, with another estimator a dozen
+    assert len(unlike) > 2  # of presets as they are some eighty, with another estimator about five
     for settings in unlike[:40]:
         first_step(settings)
 
