@@ -88,8 +88,8 @@ def describe_machine() -> Iterator[tuple[str, str]]:
     """Cores, memory, variables and devices, as a run sees them."""
     from ersac.runs import run_dir  # imports numpy, which --help does not need
 
-    seen = run_dir.fingerprint()
-    yield "cores", f"{seen['visible_cores']} of {os.cpu_count()}; {seen['machine']}"
+    machine = run_dir.fingerprint()
+    yield "cores", f"{machine['visible_cores']} of {os.cpu_count()}; {machine['machine']}"
     yield "memory", f"{config.memory_bytes() / 1e9:.1f} GB"
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     yield "variables", ", ".join(variables) or "none of " + ", ".join(VARIABLES)
