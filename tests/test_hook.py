@@ -9,6 +9,7 @@ import pytest
 
 import ersac
 from ersac import api, cli
+from ersac.policy import evaluate
 from ersac.runs import checkpoint, run_dir
 
 pytest.importorskip("gymnasium")
@@ -75,6 +76,20 @@ def test_an_error_in_the_hook_is_raised_as_it_is_and_nothing_is_lost(tmp_path):
     with pytest.raises(Own):
         ersac.train(**SEA, out=tmp_path / "run", on_chunk=fail)
     assert ersac.read(tmp_path / "run").steps == 100
+
+
+def test_an_evaluation_that_fails_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_EPISODE_STEPS", 1)
+    with pytest.raises(ersac.SettingsError, match="has not ended after 1 steps"):
+        ersac.train(**POLE, out=tmp_path / "run", eval_every=150)
+    assert ersac.read(tmp_path / "run").steps == 200
+
+
+def test_a_hook_that_stops_a_run_at_its_end_lets_it_end(tmp_path):
+    result = ersac.train(
+        **SEA, out=tmp_path / "run", on_chunk=lambda progress: progress.steps >= 300
+    )
+    assert (result.state, ersac.read(tmp_path / "run").state) == ("ended", "ended")
 
 
 @pytest.mark.parametrize("settings", [SEA, POLE], ids=["device", "host"])

@@ -365,7 +365,7 @@ class Hooks:
 
     def __init__(self, during: EvalDuring, on_chunk: OnChunk | None, out: Path | None) -> None:
         self.on_chunk = on_chunk
-        self.error: BaseException | None = None  # raised by `on_chunk`
+        self.error: Exception | None = None  # raised by `on_chunk` or by an evaluation
         self.interrupted = False
         self.evaluation: Any = None
         if during.eval_every is not None:
@@ -374,10 +374,10 @@ class Hooks:
             self.evaluation = PeriodicEvaluation(during, out)
 
     def __call__(self, progress: Progress) -> bool:
-        """Return whether the run is to stop. It also stops if `on_chunk` raises."""
-        if self.evaluation is not None:
-            self.evaluation(progress)
+        """Return whether the run is to stop, with a checkpoint. It also stops after an error."""
         try:
+            if self.evaluation is not None:
+                self.evaluation(progress)
             wants_stop = self.on_chunk is not None and bool(self.on_chunk(progress))
         except Exception as error:
             self.error = error

@@ -218,7 +218,8 @@ def run_session(
                 if session.checkpointer.due():
                     session.save(carry)
                 if on_chunk is not None:
-                    session.stopped = bool(on_chunk(session.progress(carry)))
+                    wants_stop = bool(on_chunk(session.progress(carry)))
+                    session.stopped = wants_stop and not session.recorder.is_finished()
             session.save(carry)
     except Exception as error:
         if (left := session.leave(carry, error)) is error:
