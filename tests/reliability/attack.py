@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 150.0  # seconds of a command, on a busy machine
 SEA = ("train", "deep-sea", "--depth", "6", "--seeds", "1", "--hidden", "8", "--rollout", "20")
 SEA += ("--chunk", "5", "--no-stop-when-solved", "--checkpoint-seconds", "0.2")
-SHORT, MEDIUM, ENDLESS = (("--episodes", n) for n in ("100", "60000", "100000000"))
+SHORT, MEDIUM, ENDLESS = (("--episodes", n) for n in ("100", "20000", "100000000"))
 GYM = ("--envs", "2", "--hidden", "8", "--rollout", "10", "--chunk", "5")
 GYM += ("--checkpoint-seconds", "0.2")
 
@@ -347,7 +347,8 @@ def a_second_one_stops_at_once(lab: Lab, case: tuple[str, str]) -> None:
     time.sleep(0.15)
     process.send_signal(signal.Signals[case[1]])
     ended = lab.wait(process, 10)
-    assert ended.code in (128 + signal.Signals[name] for name in case), ended
+    # It may have saved already, and be ended by the second one.
+    assert ended.code in (*(128 + signal.Signals[name] for name in case), -signal.SIGINT), ended
     lost_unless(checkpoints(lab.run), "the checkpoint before")
     lab.none_left()
 
@@ -415,7 +416,7 @@ def ten_seconds_a_step(lab: Lab) -> None:
 @trial("signal")
 def raw_frames(lab: Lab) -> None:
     process = lab.start(
-        *("train", "gym:faulty:Screen-v0", "--steps", "100000", "--out", lab.run),
+        *("train", "gym:faulty:Screen-v0", "--envs", "4", "--steps", "100000", "--out", lab.run),
         stdout=(lab.home / "out.txt").open("wb"),
     )
     lab.until(lambda: "return" in (lab.home / "out.txt").read_text(), process, 200)
@@ -473,7 +474,7 @@ def the_results_are_kept_where_they_cannot_be_printed(lab: Lab) -> None:
     with open("/dev/full", "wb") as full:
         ended = lab.ersac(*SEA, *SHORT, "--json", "--out", lab.run, stdout=full)
     lost_unless((lab.run / "summary.json").exists(), "the results")
-    told(ended, 74, "standard output")
+    told(ended, 74, "cannot be printed")
 
 
 @trial("pipe", "0", "1", "2")
@@ -781,7 +782,7 @@ NAMES = (
 def of_a_run_directory(lab: Lab, case: str | bytes) -> None:
     name = case if isinstance(case, str) else os.fsdecode(case)
     run = lab.home / "names" / name
-    ended = lab.ersac(*SEA, *MEDIUM, f"--out={run}", limit=150)
+    ended = lab.ersac(*SEA, *SHORT, f"--out={run}")
     refused_or_ended(ended)
     clean(ended)
     listed = lab.ersac("runs", lab.home / "names")
@@ -951,7 +952,7 @@ def in_a_script_without_a_guard(lab: Lab) -> None:
 
 @trial("writers", 1, 2, 3)
 def two_at_once(lab: Lab, case: int) -> None:
-    processes = [lab.start(*SEA, *MEDIUM, "--out", lab.run, "--resume") for _ in range(2)]
+    processes = [lab.start(*SEA, *SHORT, "--out", lab.run, "--resume") for _ in range(2)]
     ended = [lab.wait(process) for process in processes]
     codes = sorted(one.code for one in ended)
     assert codes in ([0, 2], [0, 0]), codes

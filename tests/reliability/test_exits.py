@@ -397,3 +397,16 @@ def test_a_jax_that_cannot_be_used_is_one_line_and_leaves_nothing(name, value, t
     assert ended.stderr.count("\n") == 1
     assert name in ended.stderr
     assert not run.exists()
+
+
+def test_results_that_cannot_be_printed_are_kept(quick, tmp_path, capfd, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert code(*TRAIN, str(tmp_path / "run"), "--json") == exits.IO
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    where = tmp_path / "run"
+    line = f"ersac: the results are in {where}, but cannot be printed: No space left on device\n"
+    assert capfd.readouterr().err == line
+    assert (where / "summary.json").exists()

@@ -263,9 +263,14 @@ def run_training(
             config.check(options.during),
             start=getattr(options, "start", None),
         )
-    if not output.quiet:
-        summaries.print_result(result)
-    return print_json(result.summary(), output)
+    try:
+        if not output.quiet:
+            summaries.print_result(result)
+        return print_json(result.summary(), output)
+    except (OSError, SystemExit) as error:  # rich exits where standard output is a broken pipe
+        reason = error.strerror if isinstance(error, OSError) else "broken pipe"
+        exits.print_error(f"the results are in {out}, but cannot be printed: {reason}")
+        return exits.IO
 
 
 def eval_command(argv: list[str]) -> int:
