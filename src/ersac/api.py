@@ -160,16 +160,21 @@ def run_experiment(
     written and Stopped is raised.
     """
     started = time.perf_counter()
+    out = None if out is None else out.absolute()  # an environment may change the directory
     with contextlib.ExitStack() as stack:
         stack.callback(screen.close)
+        job = make_job(settings, out)
         check_before_start(settings, out, track)
         if out is not None:
             stack.enter_context(run_dir.hold_run(out, settings, resume))
             if run_dir.valid_summary(out, settings):
-                display.note(f"{out} has already ended; --episodes can raise its budget")
+                name = run_dir.short_path(out)
+                display.note(f"{name} has already ended; --episodes can raise its budget")
                 # These settings, not the stored ones: they may hold Python objects.
                 return replace(read_result(out), settings=settings)
-        session = start_session(make_job(settings, out), exact, started)
+        session = start_session(job, exact, started)
+        if out is not None:
+            run_dir.raise_budget(out, settings)
         stack.callback(loop_of(settings).close, session.program)
         opened = stack.enter_context(trackers.open_trackers(track, out, session.recorder))
         carry = run_session(session, screen, opened, poll)

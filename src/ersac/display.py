@@ -8,8 +8,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from ersac.runs import exits
 
 LINE_SECONDS = 2.0  # between plain lines
 
@@ -85,7 +88,8 @@ class LineDisplay:
 
     def _print(self, status: Any) -> None:
         self.next, self.shown = time.monotonic() + LINE_SECONDS, status
-        self.console.print(self.to_line(status), soft_wrap=True, highlight=False)
+        line = exits.printable(self.to_line(status))
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def format_status(status: Status) -> str:
@@ -176,7 +180,8 @@ class TableDisplay:
             eta=f"eta {eta(status)}",
         )
         score = "goal, last 100" if status.returns is None else "return, last 100"
-        table = Table("seed", score, *status.metrics, "solved at", box=None, header_style="bold")
+        names = map(escape, status.metrics)
+        table = Table("seed", score, *names, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved_at[i] is None else f"{status.solved_at[i]:,}"
             metrics = (f"{values[i]:.3g}" for values in status.metrics.values())
@@ -197,7 +202,7 @@ class TableDisplay:
 
 def note(text: str) -> None:
     """Print one line to stderr, even if the display is off."""
-    print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    print(f"ersac: {exits.one_line(text)}", file=sys.stderr, flush=True)
 
 
 def make_display(show: bool, console: Console | None = None) -> Display:

@@ -29,6 +29,7 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent, BehaviourPolicy, Metrics
+from ersac.algorithm import replay
 from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
 from ersac.envs.base import Box, Discrete, Space
@@ -45,7 +46,10 @@ class Noise(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """Transitions in the replay; observations and rewards are raw."""
+    """Transitions in the replay; observations and rewards are raw.
+
+    The ring has observations as `replay.Storage` packs them.
+    """
 
     obs: Array  # [...]
     action: Array  # [...]
@@ -347,7 +351,11 @@ def update_members(
     """
     n = len(batch.action)
     bits = batch.noise.replay_bits[:, 0].reshape(-1)
-    memory, drawn = add_and_sample(learner.memory, transitions(batch), bits)
+    pack, unpack = replay.storage_of(parts.observations)
+    new = transitions(batch._replace(obs=pack(batch.obs)))
+    memory, drawn = add_and_sample(learner.memory, new, bits)
+    obs, next_obs = (unpack(stored, batch.obs.dtype) for stored in (drawn.obs, drawn.next_obs))
+    drawn = drawn._replace(obs=obs, next_obs=next_obs)
     learner = learner._replace(memory=memory)
     step = partial(take_step, settings, parts)
     if n == 1:
@@ -386,8 +394,10 @@ def observation_form(observations: Space) -> tuple[type, tuple[int, ...]]:
     match observations:
         case Discrete():
             return np.int32, ()
-        case Box(shape, is_bytes):
-            return np.uint8 if is_bytes else np.float32, shape
+        case Box(stored_as="bits"):
+            return np.uint8, (observations.stored_bytes,)
+        case Box(shape, is_bytes, stored_as=stored_as):
+            return np.uint8 if is_bytes or stored_as == "bytes" else np.float32, shape
 
 
 def init_weights(net: QNetwork, rng: Rng) -> tuple[Any, Any]:

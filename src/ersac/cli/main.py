@@ -1,5 +1,6 @@
 """The entry point: find the command, turn expected errors into one line and an exit code."""
 
+import io
 import signal
 import sys
 import textwrap
@@ -46,13 +47,19 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit with its code."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):  # a name may hold what a terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = dispatch(argv)
     except exits.EXPECTED as error:
         if "--debug" in argv:
             raise
         code = exits.exit_code(error)
-        print(f"ersac: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"ersac: {exits.one_line(str(error))}", file=sys.stderr)
+    except MemoryError:
+        print("ersac: not enough memory; nothing that was saved is lost", file=sys.stderr)
+        code = exits.RESUMABLE
     except KeyboardInterrupt:
         print("ersac: interrupted", file=sys.stderr)
         code = exits.signal_exit_code(signal.SIGINT)

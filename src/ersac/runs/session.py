@@ -44,7 +44,9 @@ class Job:
 
 def make_job(settings: Experiment, directory: Path | None) -> Job:
     """Return the job of a single run."""
-    hint = f"resume with: ersac resume {directory}"
+    hint = "it has no directory to resume it from"
+    if directory is not None:
+        hint = f"resume with: {run_dir.how_to_resume(directory)}"
     return Job(settings, directory, run_dir.run_hash(settings), hint)
 
 
@@ -101,7 +103,7 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     settings = job.settings
     loop = loop_of(settings)
     program = loop.prepare(settings, job.variants)
-    fingerprint = run_dir.exactness_fields() | loop.describe(program)
+    fingerprint = run_dir.exactness_fields(settings.env) | loop.describe(program)
     checkpointer = Checkpointer(
         job.directory, job.run_id, settings.run.checkpoint_seconds, fingerprint, display.note
     )

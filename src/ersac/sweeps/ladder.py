@@ -181,7 +181,7 @@ def run_ladder(
     poll: returns the number of a signal, or 0; after a signal the current cell writes a checkpoint
     and Stopped is raised.
     """
-    cells = plan.selected
+    cells, home = plan.selected, home.absolute()  # an environment may change the directory
     errors = _CellErrors({}, {}, {})
     with runner.lock_sweep(home, plan.title, plan.cells), contextlib.closing(screen):
         finished = {cell.name for cell in cells if runner.is_finished(home, cell)}

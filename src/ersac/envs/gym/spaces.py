@@ -41,14 +41,16 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
         case spaces.Box():
             if not space.shape:
                 return Box((1,)), lambda obs: obs[:, None].astype(np.float32)
-            return Box(space.shape), lambda obs: obs.astype(np.float32)
+            stored_as: Any = "bytes" if space.dtype == np.uint8 else "floats"
+            return Box(space.shape, stored_as=stored_as), lambda obs: obs.astype(np.float32)
     vector = _vector_codec(space)
     if vector is None:
         raise SettingsError(
             f"observation space {space} is not supported: wrap the environment so that it is Box, "
             "Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
         )
-    return Box((vector.size,)), vector.encode
+    stored_as = "bits" if isinstance(space, spaces.MultiBinary) else "floats"
+    return Box((vector.size,), stored_as=stored_as), vector.encode
 
 
 def action_codec(space: gymnasium.Space) -> tuple[Space, Callable[[np.ndarray], Sequence[Any]]]:
