@@ -214,9 +214,10 @@ def test_closing_the_stream_stops_the_actor_thread():
         program = host.prepare_host(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
         stream = host.stream_rollouts(program, program.seed_states[0], CHUNK)
         next(stream)
-        assert len(actors()) == 1
-        if breaks is not None:
-            assert broke.wait(60)  # in the second rollout, while the first is in the queue
+        if breaks is None:
+            assert len(actors()) == 1
+        else:
+            assert broke.wait(60)  # in the second rollout; the thread may have ended since
         stream.close()
         assert not actors()
 
