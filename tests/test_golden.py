@@ -52,7 +52,7 @@ CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name 
 
 def scope() -> dict[str, Any]:
     """Return everything except source and settings that the bits depend on."""
-    ignored = ("ersac", "visible cores")  # a single seed runs on one core
+    ignored = ("ersac", "visible cores", "python")  # a single seed runs on one core
     packages = {name: metadata.version(name) for name in ("gymnasium", "gymnax")}
     return {
         key: value for key, value in run_dir.exactness_fields().items() if key not in ignored

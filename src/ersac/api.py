@@ -307,14 +307,15 @@ def run_experiment(
     written and Stopped is raised. catch_ctrl_c: return the result so far after Ctrl-C.
     """
     started = time.perf_counter()
+    out = None if out is None else out.absolute()  # an environment may change the directory
     with contextlib.ExitStack() as stack:
         stack.callback(screen.close)
         check_before_start(settings, out, track)
         if out is not None:
             stack.enter_context(run_dir.hold_run(out, settings, resume))
             if run_dir.valid_summary(out, settings):
-                budget = config.budget_option(settings)
-                display.note(f"{out} has already ended; {budget} can raise its budget")
+                budget, name = config.budget_option(settings), run_dir.short_path(out)
+                display.note(f"{name} has already ended; {budget} can raise its budget")
                 # These settings, not the stored ones: they may hold Python objects.
                 return replace(read_result(out), settings=settings)
         screen.prepare()

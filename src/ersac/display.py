@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -96,7 +97,8 @@ class LineDisplay:
 
     def _print(self, status: Any) -> None:
         self.next, self.shown = time.monotonic() + LINE_SECONDS, status
-        self.console.print(self.to_line(status), soft_wrap=True, highlight=False)
+        line = exits.printable(self.to_line(status))
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def format_status(status: Status) -> str:
@@ -193,7 +195,8 @@ class TableDisplay:
             eta=f"eta {eta(status)}",
         )
         score = "goal, last 100" if status.returns is None else "return, last 100"
-        table = Table("seed", score, *status.metrics, "solved at", box=None, header_style="bold")
+        names = map(escape, status.metrics)
+        table = Table("seed", score, *names, "solved at", box=None, header_style="bold")
         for i, seed in enumerate(status.seeds[: self.ROWS]):
             solved = "" if status.solved_at[i] is None else f"{status.solved_at[i]:,}"
             metrics = (f"{values[i]:.3g}" for values in status.metrics.values())

@@ -509,6 +509,26 @@ def test_normalisation_removes_the_scale_of_observations_and_rewards():
     assert not np.allclose(learned(raw, 1.0, 1.0)[0], learned(raw, 4.0, 1024.0)[0], rtol=0.1)
 
 
+def test_bits_are_kept_as_bits_and_learned_from_as_floats():
+    settings, agent = make_dense(envs=4)
+    spec = spec_of(one_hot(3, 4))
+    packed = make_agent(
+        settings, spec._replace(observations=spec.observations._replace(stored_as="bits"))
+    )
+    learners = [one.init(np.random.default_rng(0)) for one in (agent, packed)]
+    for seed in range(20):
+        batch = side_by_side(agent, seed, 4)
+        learners = [
+            one.update(learner, batch)[0]
+            for one, learner in zip((agent, packed), learners, strict=True)
+        ]
+    floats, bits = (learner.memory.ring.obs for learner in learners)
+    assert (bits.dtype, bits.shape[1]) == (np.uint8, -(-floats.shape[1] // 8))
+    np.testing.assert_array_equal(floats, np.unpackbits(bits, axis=1, count=floats.shape[1]))
+    for a, b in zip(*(jax.tree.leaves(learner.params) for learner in learners), strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
 def test_images_of_bytes_are_kept_as_bytes_and_laid_flat():
     settings = config.check(config.override(PRESETS["boot-dqn"], **SMALL))
     spec = Spec("pictures", Box((3, 2, 2), is_bytes=True), Discrete(4), 2)
@@ -560,14 +580,18 @@ def test_continuous_actions_are_refused_in_one_line():
         make_agent(PRESETS["boot-dqn"], spec)
 
 
-@pytest.mark.parametrize("is_bytes", [False, True], ids=["floats", "bytes"])
+@pytest.mark.parametrize(
+    "box",
+    [Box((10, 10, 3)), Box((10, 10, 3), is_bytes=True), Box((10, 10, 3), stored_as="bits")],
+    ids=["floats", "bytes", "bits"],
+)
 @pytest.mark.parametrize(
     "changes", [{"replay": 1}, {"replay": 5_000, "noise_variance": 0.1}], ids=["layers", "replay"]
 )
-def test_the_memory_estimate_matches_the_arrays(changes, is_bytes):
+def test_the_memory_estimate_matches_the_arrays(changes, box):
     small = {"members": 5, "hidden": (64, 16), "batch": 1, "chunk": 1, "envs": 2}
     settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
-    spec = Spec("any", Box((10, 10, 3), is_bytes), Discrete(3), 2)
+    spec = Spec("any", box, Discrete(3), 2)
     state = sum(leaf.nbytes for leaf in jax.tree.leaves(host.init_carry(settings, spec, 0)))
     assert config.bytes_needed(settings, host.size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
 

@@ -7,6 +7,7 @@ from jax import numpy as jnp
 from scipy import stats
 
 from ersac.algorithm import replay
+from ersac.envs.base import Box
 from ersac.types import Trajectory
 
 STEPS, MEMBERS = 4, 2
@@ -54,10 +55,33 @@ def bits(t: Trajectory) -> list[bytes]:
     return [leaf.tobytes() for leaf in jax.tree.leaves(t)]
 
 
+@pytest.mark.parametrize("kind", ["bits", "bytes", "floats"])
+@pytest.mark.parametrize("shape", [(3, 5, 2), (8,), (1,)], ids=str)
+def test_what_is_drawn_has_the_bits_of_what_was_pushed(kind, shape):
+    """However it is stored."""
+    rng = np.random.default_rng(0)
+    values = {"bits": 2, "bytes": 256, "floats": 10**6}[kind]
+    storage = replay.storage_of(Box(shape, stored_as=kind))
+    buffer = replay.prioritised(4, 8, 1, 0.5, 1.0, storage)
+    obs = rng.integers(values, size=(6, 2, STEPS + 1, *shape)).astype(np.float32)
+    ring = buffer.init(rollout(0)._replace(obs=obs[0, 0]))
+    for pushed in obs:
+        newest = jax.tree.map(lambda x: np.stack([x, x]), rollout(0))._replace(obs=pushed)
+        ring = buffer.push(ring, newest)
+    batch, drawn = buffer.draw(ring, newest, 0, jax.random.key(0))
+    assert batch.obs.dtype == np.float32
+    held = np.concatenate([obs[4], obs[5]])  # slots 0 to 3, after 12 pushes into 4
+    np.testing.assert_array_equal(batch.obs, held[np.asarray(drawn)])
+    size = int(np.prod(shape))
+    per_step = {"bits": -(-size // 8), "bytes": size, "floats": 4 * size}[kind]
+    assert ring.rollouts.obs.nbytes == 4 * (STEPS + 1) * per_step
+    assert Box(shape, stored_as=kind).stored_bytes == per_step
+
+
 @jax.jit
 def slots(priority, exponent, key):
     """Draw a million slots; the last 17 are empty, and no draw is reserved for the newest."""
-    ring = replay.RingState((), priority, jnp.asarray(HELD))
+    ring = replay.RingState(Trajectory(*[()] * 7), priority, jnp.asarray(HELD))
     return replay.prioritised(CAPACITY, DRAWS, 1, 1.0, exponent).draw(ring, UNUSED, 0, key)[1]
 
 

@@ -339,7 +339,10 @@ class TestObservationCodec:
     def test_bits_are_floats(self):
         assert (
             self.check(
-                spaces.MultiBinary(3), [np.array([1, 0, 1], np.int8)], Box((3,)), [[1, 0, 1]]
+                spaces.MultiBinary(3),
+                [np.array([1, 0, 1], np.int8)],
+                Box((3,), stored_as="bits"),
+                [[1, 0, 1]],
             ).dtype
             == np.float32
         )
@@ -349,7 +352,7 @@ class TestObservationCodec:
             self.check(
                 spaces.Box(0, 255, (2,), np.uint8),
                 [np.array([7, 200], np.uint8)],
-                Box((2,)),
+                Box((2,), stored_as="bytes"),
                 [[7, 200]],
             ).dtype
             == np.float32

@@ -8,9 +8,12 @@ from flax import struct
 from gymnax.environments import environment, spaces
 from jax import numpy as jnp
 
+from ersac import api
+from ersac.agents.build import make_buffer
 from ersac.config import SettingsError
 from ersac.envs.base import Box, Discrete
 from ersac.envs.gymnax import convert_space, gymnax_env
+from ersac.types import Trajectory
 
 STEPS = 200
 
@@ -81,6 +84,39 @@ def test_two_hundred_random_steps_match_gymnax(name):
     assert ended.sum() > 2
     assert not truncated.any()  # they end long before their limits
     assert mask.all()
+
+
+MINATAR = [name for name in gymnax.registered_envs if name.endswith("MinAtar")]
+
+
+@pytest.mark.parametrize("name", MINATAR)
+def test_observations_of_minatar_are_bits(name):
+    """A replay stores them as such."""
+    env = gymnax_env(name, 1)
+    assert env.observations.stored_as == "bits"
+
+    def step(state, key):
+        action = jax.random.randint(key, (), 0, env.n_actions)
+        state = env.step((), state, action, key).state
+        return state, env.observe((), state)
+
+    keys = jax.random.split(jax.random.key(0), STEPS)
+    start = env.reset((), jax.random.key(1))
+    obs = jax.jit(lambda: jax.lax.scan(step, start, keys)[1])()
+    assert set(np.unique(obs)) == {0.0, 1.0}
+
+
+def test_a_full_minatar_replay_fits_into_a_small_checkpoint():
+    settings = api.make_settings("gymnax:Breakout-MinAtar", "ersac-replay")
+    env = gymnax_env("Breakout-MinAtar", 1)
+    length, one = settings.agent.rollout, np.zeros
+    example = Trajectory(
+        obs=one((length + 1, *env.observations.shape), np.float32),
+        **{name: one(length, np.float32) for name in Trajectory._fields[1:]},
+    )
+    buffer = make_buffer(settings.agent, env.envs, env.observations)
+    ring = jax.eval_shape(buffer.init, example)
+    assert sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(ring)) < 30e6
 
 
 class Clock(environment.Environment):

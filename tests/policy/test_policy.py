@@ -17,7 +17,7 @@ from ersac.policy import evaluate, video
 from ersac.policy.codec import make_codec
 from ersac.policy.policy import Policy
 from ersac.policy.trained import act_batch, agent_of, make_trained
-from ersac.runs import checkpoint, disk, results
+from ersac.runs import checkpoint, disk, results, seal
 
 gymnasium = pytest.importorskip("gymnasium")
 from gymnasium import spaces  # noqa: E402
@@ -321,6 +321,40 @@ def test_a_damaged_file_raises_or_the_damage_changes_nothing(result, observation
             ersac.load(path)
     with pytest.raises(disk.DiskError, match="No such file"):
         ersac.load(tmp_path / "nowhere")
+
+
+def reseal(path, to, **changes):
+    """Write a policy file again with other arrays, or another description, and a correct digest."""
+    arrays = seal.unseal_arrays(path.read_bytes())
+    about = json.loads(arrays["about"].tobytes())
+    for name, value in changes.items():
+        if name in about:
+            about[name] = value
+        else:
+            arrays = {key: value(key, array) for key, array in arrays.items()}
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    to.write_bytes(seal.seal_arrays(arrays))
+
+
+def test_a_policy_that_is_not_finite_is_refused(result, tmp_path):
+    result.save(tmp_path / "file.npz")
+    spoil = lambda name, array: array * np.nan if "params/dense" in name else array
+    reseal(tmp_path / "file.npz", tmp_path / "nan.npz", arrays=spoil)
+    with pytest.raises(disk.DiskError, match="numbers that are not finite"):
+        ersac.load(tmp_path / "nan.npz")
+
+
+def test_a_description_of_something_huge_is_refused_in_one_line(result, tmp_path):
+    result.save(tmp_path / "file.npz")
+    about = json.loads(seal.unseal_arrays((tmp_path / "file.npz").read_bytes())["about"].tobytes())
+    settings, spaces = about["settings"], about["senses"]
+    wide = settings | {"agent": settings["agent"] | {"hidden": [10**6, 10**6]}}
+    shape = spaces | {"observation": spaces["observation"] | {"shape": [10**12]}}
+    for changes in ({"settings": wide}, {"senses": shape}, {"seed": -1}, {"seed": "x"}):
+        reseal(tmp_path / "file.npz", tmp_path / "odd.npz", **changes)
+        with pytest.raises((ersac.SettingsError, disk.DiskError)) as error:
+            ersac.load(tmp_path / "odd.npz")
+        assert "\n" not in str(error.value)
 
 
 def test_a_changed_array_is_detected_by_the_digest(result, tmp_path):

@@ -145,6 +145,8 @@ class Memory:
             raise Crash
 
     def open(self, path: Path, flags: int) -> int:
+        if flags & os.O_EXCL and path.name in self.entries:
+            raise FileExistsError(17, "file exists")
         inode = self.entries.get(path.name) or len(self.files) + 1
         self.entries[path.name] = inode
         self.files[inode] = bytearray()
@@ -171,7 +173,7 @@ class Memory:
     def sync(self, path: Path) -> None:
         self.durable_entries = dict(self.entries)
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, most: int | None) -> bytes:
         if path.name not in self.entries:
             raise FileNotFoundError(2, "no such file")
         return bytes(self.files[self.entries[path.name]])

@@ -189,6 +189,7 @@ OTHERS = {
 }
 OTHERS |= {
     "system": "Plan 9",
+    "python": "2.7",
     "xla flags": "--fast",
     "devices": "8 abacus",
     "seeds a device": 7,
@@ -219,6 +220,19 @@ def test_every_field_of_the_fingerprint_is_named(train, half, tmp_path, capsys, 
             json.loads((run / "summary.json").read_text())["departures"]
             == result.environment_changes
         )
+
+
+def test_a_refused_resume_changes_nothing(train, half, monkeypatch):
+    """Also not the budget of a run that has ended."""
+    train(half)
+    before = {path.name: path.read_bytes() for path in half.iterdir() if path.is_file()}
+    monkeypatch.setattr("platform.python_version", lambda: "2.7")
+    with pytest.raises(SettingsError, match=r"cannot continue bit-exactly: python [\d.]+ -> 2.7"):
+        train(half, exact=True, episodes=200)
+    del before[run_dir.LOCK]  # it names this process
+    assert all((half / name).read_bytes() == data for name, data in before.items())
+    train(half, episodes=200)
+    assert run_dir.read_settings(half).run.episodes == 200
 
 
 def test_no_false_alarm(train, half, left, tmp_path, capsys):

@@ -1,13 +1,15 @@
 """Run directories: what is read is what was written."""
 
 import json
+import platform
+from importlib import metadata
 
 import numpy as np
 import pytest
 
 from ersac import api, config, display
 from ersac.config.presets import PRESETS
-from ersac.runs import disk, run_dir
+from ersac.runs import checkpoint, disk, run_dir
 from ersac.runs.run_dir import EpisodeStats, Metrics
 
 DRAW = np.random.default_rng(0)
@@ -30,8 +32,10 @@ def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
     assert found.returns.dtype == np.float32
     assert found.returns.tobytes() == returns.tobytes()
     np.testing.assert_array_equal(found.goals, stats.goals)
-    with np.load(tmp_path / run_dir.RESULTS) as file:
-        assert (file["seed/3/returns"].dtype == np.uint8) == (len(np.unique(returns)) <= 256)
+    with np.load(tmp_path / run_dir.RESULTS) as file:  # codes cannot be mistaken for returns
+        are_coded = len(np.unique(returns)) <= 256
+        assert ("seed/3/return_codes" in file) == are_coded
+        assert ("seed/3/returns" in file) == (not are_coded)
 
 
 def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
@@ -52,6 +56,43 @@ def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):
     with pytest.raises(config.SettingsError, match="late"):
         refused_with_something_to_show()
     assert (tmp_path / "run" / run_dir.SETTINGS).exists()
+
+
+def estimator_at_another_address():
+    """A function with the same name each time, as an imported one has in every process."""
+
+    def own(*args):
+        return None
+
+    return own
+
+
+def test_an_estimator_of_ones_own_is_compared_by_its_name(tmp_path):
+    """Not by its address in memory, which changes with every process."""
+    make = lambda estimator: api.make_settings("gymnax:CartPole-v1", uncertainty=estimator)
+    run_dir.write_settings(tmp_path, make(estimator_at_another_address()))
+    assert " at 0x" not in (tmp_path / run_dir.SETTINGS).read_text()
+    stored = run_dir.read_settings(tmp_path)
+    assert run_dir.differences(stored, make(estimator_at_another_address())) == []
+    changes = run_dir.differences(stored, make(test_returns_are_kept_to_the_last_bit))
+    assert any(line.startswith("--estimator ") for line in changes)
+    assert all("test_returns_are_kept" in line for line in changes)
+
+
+def test_the_packages_that_step_an_environment_are_recorded():
+    fields = run_dir.exactness_fields(config.Gymnax())
+    assert fields["gymnax"] == metadata.version("gymnax")
+    assert fields["python"] == platform.python_version()
+    assert "gymnax" not in run_dir.exactness_fields(config.DeepSea())
+    pytest.importorskip("minigrid")
+    grid = run_dir.exactness_fields(config.Gym("minigrid:MiniGrid-Empty-5x5-v0"))
+    assert grid["minigrid"] == metadata.version("minigrid")
+    assert grid["gymnasium"] == metadata.version("gymnasium")
+
+
+def test_a_field_that_an_older_version_did_not_record_is_not_a_change():
+    changes = checkpoint.fingerprint_changes({"jax": "1"}, {"jax": "2", "gymnax": "1"})
+    assert changes == ["jax 1 -> 2"]
 
 
 def test_a_run_that_is_to_go_on_is_never_forgotten(tmp_path):

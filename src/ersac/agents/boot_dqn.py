@@ -29,10 +29,11 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent, BehaviourPolicy, Metrics
+from ersac.algorithm import replay
 from ersac.algorithm.action_dist import mask_logits
 from ersac.algorithm.normalise import Normaliser
 from ersac.config import BootDQN
-from ersac.envs.base import Discrete, Space
+from ersac.envs.base import Box, Discrete, PackedSpace, Space
 from ersac.nets.tables import RowInfo, Rule, Store
 from ersac.types import Array, Key, Learner, Params, Rng, Trajectory, Tree
 
@@ -46,7 +47,10 @@ class Noise(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """Transitions in the replay; observations and rewards are raw."""
+    """Transitions in the replay; observations and rewards are raw.
+
+    The ring has observations as `replay.Storage` packs them.
+    """
 
     obs: Array  # [...]
     action: Array  # [...]
@@ -354,7 +358,11 @@ def update_members(
     """
     n = len(batch.action)
     bits = batch.noise.replay_bits[:, 0].reshape(-1)
-    memory, drawn = add_and_sample(learner.memory, transitions(batch), bits)
+    pack, unpack = replay.storage_of(parts.observations)
+    new = transitions(batch._replace(obs=pack(batch.obs)))
+    memory, drawn = add_and_sample(learner.memory, new, bits)
+    obs, next_obs = (unpack(stored, batch.obs.dtype) for stored in (drawn.obs, drawn.next_obs))
+    drawn = drawn._replace(obs=obs, next_obs=next_obs)
     learner = learner._replace(memory=memory)
     step = partial(take_step, settings, parts)
     if n == 1:
@@ -390,9 +398,15 @@ def init_boot_dqn(settings: BootDQN, parts: Members, rng: Rng) -> Learner:
 
 def observation_form(observations: Space) -> tuple[type, tuple[int, ...]]:
     """Return the type and the shape of an observation in the replay."""
-    if isinstance(observations, Discrete):
-        return np.int32, ()
-    return np.uint8 if observations.is_bytes else np.float32, observations.shape
+    match observations:
+        case Discrete():
+            return np.int32, ()
+        case Box(stored_as="bits"):
+            return np.uint8, (observations.stored_bytes,)
+        case Box(shape, is_bytes, stored_as=stored_as):
+            return np.uint8 if is_bytes or stored_as == "bytes" else np.float32, shape
+        case PackedSpace():
+            return np.uint8, observations.shape
 
 
 def init_weights(net: QNetwork, rng: Rng) -> tuple[Any, Any]:

@@ -66,7 +66,9 @@ def make_agent(
             return make_boot_dqn(settings, spec, normalisation)
 
 
-def make_buffer(settings: config.ActorCritic | config.BootDQN, envs: int = 1) -> Buffer:
+def make_buffer(
+    settings: config.ActorCritic | config.BootDQN, envs: int = 1, observations: Space | None = None
+) -> Buffer:
     """Return the buffer of an agent; Bootstrapped DQN has its replay in its memory."""
     match settings:
         case config.ActorCritic(buffer=config.Replay() as prioritised):
@@ -76,6 +78,7 @@ def make_buffer(settings: config.ActorCritic | config.BootDQN, envs: int = 1) ->
                 prioritised.updates,
                 prioritised.offline_fraction,
                 prioritised.priority_exponent,
+                replay.storage_of(observations),
             )
         case config.ActorCritic(buffer=config.OnPolicy(passes, minibatch)):
             return replay.on_policy(passes, envs, minibatch)

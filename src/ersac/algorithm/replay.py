@@ -1,16 +1,18 @@
 """Buffers: every rollout used once, or prioritised replay of whole rollouts.
 
 The replay stores whole rollouts with their behaviour log-probabilities and their stored noise, so
-that no draw crosses the point at which the ring is being overwritten.
+that no draw crosses the point at which the ring is being overwritten. Observations that are bits or
+bytes are stored as such, and are the floats that they were when they are drawn.
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
 
+from ersac.envs.base import Box, Space
 from ersac.types import Array, Key, Trajectory, Tree
 
 MIN_PRIORITY = 1e-8  # added to every priority: only empty slots have priority 0
@@ -60,10 +62,54 @@ def on_policy(passes: int = 1, envs: int = 1, minibatch: int | None = None) -> B
     )
 
 
+class Storage(NamedTuple):
+    """How a replay stores observations."""
+
+    pack: Callable[[Array], Array]  # observations [..., *shape] -> what is stored
+    unpack: Callable[[Array, Any], Array]  # what is stored, dtype -> the same observations
+
+
+def as_given() -> Storage:
+    """Store observations as they are."""
+    return Storage(pack=lambda obs: obs, unpack=lambda stored, dtype: stored)
+
+
+def as_bytes() -> Storage:
+    """Store whole numbers from 0 to 255 in a byte each."""
+    return Storage(
+        pack=lambda obs: obs.astype(jnp.uint8), unpack=lambda stored, dtype: stored.astype(dtype)
+    )
+
+
+def as_bits(shape: tuple[int, ...]) -> Storage:
+    """Store observations of that shape, whose entries are 0 or 1, in a bit for each entry."""
+    size = math.prod(shape)
+
+    def pack(obs: Array) -> Array:
+        flat = obs.reshape(*obs.shape[: obs.ndim - len(shape)], size)
+        return jnp.packbits(flat != 0, axis=-1)
+
+    def unpack(stored: Array, dtype: Any) -> Array:
+        flat = jnp.unpackbits(stored, axis=-1, count=size)
+        return flat.reshape(*stored.shape[:-1], *shape).astype(dtype)
+
+    return Storage(pack, unpack)
+
+
+def storage_of(observations: Space | None) -> Storage:
+    """Return the smallest storage that loses nothing of an environment's observations."""
+    match observations:
+        case Box(shape, stored_as="bits"):
+            return as_bits(shape)
+        case Box(stored_as="bytes"):
+            return as_bytes()
+    return as_given()
+
+
 class RingState(NamedTuple):
     """The last `capacity` rollouts and their priorities."""
 
-    rollouts: Trajectory  # [capacity, ...]
+    rollouts: Trajectory  # [capacity, ...]   observations as `Storage.pack` returns them
     priority: Array  # [capacity]   0 in empty slots
     pushed: Array  # [] int32       rollouts pushed so far
 
@@ -74,14 +120,19 @@ def prioritised(
     updates: int,
     offline_fraction: float | Array,
     exponent: float | Array,
+    storage: Storage | None = None,
 ) -> Buffer:
     """Return a ring of whole rollouts with prioritised replay (Schaul et al. 2015).
 
     Rollouts are drawn with probability proportional to `priority^exponent`, with replacement. Of
     all draws since a push the share `1 - offline_fraction` is taken from the newest rollouts.
+
+    storage: of observations; None: as they are.
     """
+    pack, unpack = storage or as_given()
 
     def init(example: Trajectory) -> RingState:
+        example = example._replace(obs=jax.eval_shape(pack, example.obs))
         empty = jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape), x.dtype), example)
         return RingState(empty, jnp.zeros(capacity), jnp.zeros((), jnp.int32))
 
@@ -91,7 +142,9 @@ def prioritised(
         slots = (ring.pushed + jnp.arange(n)) % capacity
         largest = jnp.where(ring.pushed == 0, 1.0, jnp.max(ring.priority))
         rollouts = jax.tree.map(
-            lambda stored, new: stored.at[slots].set(new), ring.rollouts, newest
+            lambda stored, new: stored.at[slots].set(new),
+            ring.rollouts,
+            newest._replace(obs=pack(newest.obs)),
         )
         return RingState(rollouts, ring.priority.at[slots].set(largest), ring.pushed + n)
 
@@ -109,7 +162,9 @@ def prioritised(
         slots = jnp.where(
             is_newest(offline_fraction, number), (ring.pushed - 1 - turn) % capacity, drawn
         )
-        return jax.tree.map(lambda x: x[slots], ring.rollouts), slots
+        batch_rollouts = jax.tree.map(lambda x: x[slots], ring.rollouts)
+        obs = unpack(batch_rollouts.obs, newest.obs.dtype)
+        return batch_rollouts._replace(obs=obs), slots
 
     def set_priorities(ring: RingState, slots: Array, priority: Array) -> RingState:
         return ring._replace(priority=ring.priority.at[slots].set(priority + MIN_PRIORITY))

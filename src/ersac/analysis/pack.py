@@ -114,7 +114,7 @@ def add_fingerprint(run: RunRecord, directory: Path) -> RunRecord:
     """The run with its start time, versions and machine, read from its directory."""
     path = directory / run_dir.FINGERPRINT
     try:
-        fingerprint = dict(json.loads(disk.read(path)))
+        fingerprint = dict(json.loads(disk.read(path, disk.MAX_TEXT)))
         return run._replace(when=fingerprint.pop("when"), fingerprint=fingerprint)
     except (ValueError, TypeError, KeyError, RecursionError):
         raise disk.DiskError(f"{path} is damaged: it is not what a run wrote") from None
@@ -190,26 +190,29 @@ def read_pack(path: Path) -> Pack:
     about = _read_about(path)
     columns_path = path.with_suffix(COLUMNS)
     data = disk.read(columns_path)
-    if disk.digest(data) != about["columns_sha256"]:
+    if disk.digest(data) != about.get("columns_sha256"):
         raise disk.DiskError(f"{columns_path} is damaged: its sha256 is not the one in {path.name}")
-    seeds = _unpack_seeds(seal.npz_arrays(data), len(about["runs"]))
-    runs = [
-        RunRecord(
-            **row
-            | {
-                "settings": _with_seed(about["settings"][row["settings"]], row["seed"]),
-                "fingerprint": about["fingerprints"][row["fingerprint"]],
-                "seeds": run_seeds,
-            }
-        )
-        for row, run_seeds in zip(about["runs"], seeds, strict=True)
-    ]
-    names = ("title", "command", "goals_only", "failed")
-    return Pack(path=path, runs=runs, **{name: about[name] for name in names})
+    try:
+        seeds = _unpack_seeds(seal.npz_arrays(data, compressed=True), len(about["runs"]))
+        runs = [
+            RunRecord(
+                **row
+                | {
+                    "settings": _with_seed(about["settings"][row["settings"]], row["seed"]),
+                    "fingerprint": about["fingerprints"][row["fingerprint"]],
+                    "seeds": run_seeds,
+                }
+            )
+            for row, run_seeds in zip(about["runs"], seeds, strict=True)
+        ]
+        names = ("title", "command", "goals_only", "failed")
+        return Pack(path=path, runs=runs, **{name: about[name] for name in names})
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):  # sealed by another hand
+        raise disk.DiskError(f"{path} is damaged: it is not what ersac packed") from None
 
 
 def _read_about(path: Path) -> dict[str, Any]:
-    data = disk.read(path)
+    data = disk.read(path, disk.MAX_TEXT)
     try:
         about = json.loads(data)
         number = about["format"]

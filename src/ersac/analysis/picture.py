@@ -8,6 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from ersac.analysis.scores import RELIABLE_WINDOW, running_means
+from ersac.runs.exits import printable
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot
 
 POINTS = 1000  # of a curve: more than a picture resolves
@@ -33,8 +34,8 @@ def draw_picture(
         for column, snapshot in enumerate(map_snapshots):
             draw_visits_map(axes[0, column], snapshot)
             draw_sigma_map(axes[1, column], snapshot, max_sigma)
-    figure.suptitle(title)
-    figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
+    figure.suptitle(printable(title), parse_math=False)
+    _draw_caption(figure, caption)
     return figure
 
 
@@ -55,12 +56,18 @@ def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
     axes.set(
         xlabel="environment steps",
         ylabel=f"mean return of the last {RELIABLE_WINDOW} episodes",
-        title=title,
     )
+    axes.set_title(printable(title), parse_math=False)
     if 1 < len(seeds) <= 10:
         axes.legend(frameon=False, fontsize=8)
-    figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
+    _draw_caption(figure, caption)
     return figure
+
+
+def _draw_caption(figure: Figure, caption: str) -> None:
+    """A small line below; a $ in a name does not start a formula."""
+    style = {"fontsize": 6, "color": "0.4", "family": "monospace", "x": 0.005, "ha": "left"}
+    figure.supxlabel(printable(caption), parse_math=False, **style)
 
 
 def draw_learning_curves(axes: Axes, seeds: list[EpisodeStats]) -> None:

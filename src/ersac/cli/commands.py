@@ -486,10 +486,12 @@ def runs_command(argv: list[str]) -> int:
     options = parse(RunsOptions(), "ersac runs", "runs", argv)
 
     from rich.console import Console
+    from rich.markup import escape
 
+    from ersac.runs.exits import printable
     from ersac.sweeps import listing
 
-    title = f"reading {options.directory}"
+    title = escape(printable(f"reading {options.directory}"))
     with Console(stderr=True, quiet=options.output.quiet).status(title) as status:
         rows = []
         for row in listing.find_runs(options.directory):

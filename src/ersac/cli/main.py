@@ -1,5 +1,6 @@
 """The entry point: find the command, turn expected errors into one line and an exit code."""
 
+import io
 import os
 import signal
 import sys
@@ -60,6 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     if argv is None:
         open_standard_files()
+    for stream in (sys.stdout, sys.stderr):  # a name may hold what a terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = dispatch(words)
     except exits.EXPECTED as error:
@@ -67,6 +71,9 @@ def main(argv: list[str] | None = None) -> None:
             raise
         code = exits.exit_code(error)
         exits.print_error(str(error))
+    except MemoryError:
+        exits.print_error("not enough memory; nothing that was saved is lost")
+        code = exits.RESUMABLE
     except KeyboardInterrupt:
         exits.print_error("interrupted")
         code = exits.signal_exit_code(signal.SIGINT)

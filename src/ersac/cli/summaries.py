@@ -4,18 +4,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from ersac import display
+from ersac.runs.exits import printable
 
 
 def print_result(result: Any) -> None:
     """Print what every seed of a run reached, its speed, and where its picture is."""
     from rich.console import Console
 
+    from ersac.runs.run_dir import short_path
+
     print_seeds(result.summary()["per_seed"])
     speed = f"{result.steps:,} steps at {result.steps_per_second:,.0f} steps/s"
     compiling = f"{result.compile_seconds:.1f} s compiling"
     Console().print(
-        f"{speed}, {compiling}; picture: {result.directory / 'picture.png'}",
+        printable(f"{speed}, {compiling}; picture: {short_path(result.directory) / 'picture.png'}"),
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -27,7 +31,7 @@ def print_evaluation(title: str, evaluation: dict[str, Any]) -> None:
     spread = f"from {evaluation['min_return']:.4g} to {evaluation['max_return']:.4g}"
     goals = f"goal in {evaluation['goal_share']:.0%} of {len(evaluation['returns']):,} episodes"
     print(
-        f"{title}: return {evaluation['mean_return']:.4g}{error} ({spread}), "
+        f"{printable(title)}: return {evaluation['mean_return']:.4g}{error} ({spread}), "
         f"length {evaluation['mean_length']:,.1f}, {goals}",
         flush=True,
     )
@@ -67,18 +71,19 @@ def print_comparisons(comparisons: Iterable[Any]) -> None:
             (pair.other, pair.other_seeds, pair.other_score, pair.other_low, pair.other_high)
         )
         print(
-            f"{pair.env} after {pair.steps:,} steps: return of the last 100 episodes, "
+            f"{printable(pair.env)} after {pair.steps:,} steps: return of the last 100 episodes, "
             "median over seeds (95 %)"
         )
         for agent, seeds, score, low, high in sides:
-            print(f"  {agent:<16}  {score:.4g} ({low:.4g} to {high:.4g})  {seeds} seeds")
+            print(f"  {printable(agent):<16}  {score:.4g} ({low:.4g} to {high:.4g})  {seeds} seeds")
         reached = (
             "does not reach the other's score"
             if pair.steps_to_other is None
             else f"stays at or above the other's score from step {pair.steps_to_other:,}"
         )
         print(
-            f"  {pair.agent} is above in {pair.improvement:.0%} of pairs of seeds, and {reached}",
+            f"  {printable(pair.agent)} is above in {pair.improvement:.0%} of pairs of seeds, "
+            f"and {reached}",
             flush=True,
         )
 
@@ -87,15 +92,16 @@ def print_runs(rows: list[Any]) -> None:
     """Print a line a run, then how much of each sweep has ended."""
     from ersac.sweeps import listing
 
-    width = max((len(row.run) for row in rows), default=0)
+    width = max((len(printable(row.run)) for row in rows), default=0)
     for row in rows:
         solved = "" if row.solved is None else f"{row.solved}/{row.seeds} solved"
         env = row.env if row.depth is None else f"depth {row.depth}"
-        setup = "" if row.agent is None else f"{row.agent}, {env}, seeds {row.seeds}"
-        print(f"{row.run:<{width}}  {setup:<32}  {solved:<16}  {row.describe_state()}".rstrip())
+        setup = "" if row.agent is None else printable(f"{row.agent}, {env}, seeds {row.seeds}")
+        state = printable(row.describe_state())
+        print(f"{printable(row.run):<{width}}  {setup:<32}  {solved:<16}  {state}".rstrip())
     for sweep in listing.count_sweeps(rows):
         ended = f"{sweep.ended} of {sweep.wanted} ended, {sweep.failed} failed"
-        print(f"sweep {sweep.sweep}: {ended} ({sweep.directory})")
+        print(printable(f"sweep {sweep.sweep}: {ended} ({sweep.directory})"))
     if not rows:
         print("no runs here")
 

@@ -25,6 +25,7 @@ class EnvSize:
     observation_bytes: int
     n_actions: int
     numbers: int = 1  # in an observation
+    stored_bytes: int = 4  # of an observation in a replay
 
 
 class FloatCounts(NamedTuple):
@@ -81,7 +82,8 @@ def count_actor_critic(agent: ActorCritic, size: EnvSize) -> FloatCounts:
     observation = -(-size.observation_bytes // 4)
     replay = update = 0
     if isinstance(buffer, Replay):
-        rollout = observation + agent.rollout * (5 + observation + members)
+        stored = -(-size.stored_bytes // 4)
+        rollout = stored + agent.rollout * (5 + stored + members)
         replay = buffer.capacity * (rollout + 1)  # with its priority
         update = buffer.batch * agent.rollout * 8 * sum(hidden)
     return FloatCounts(per_state, layers, replay, update, members + 7 + observation, members)
@@ -98,7 +100,8 @@ def count_boot_dqn(agent: BootDQN, size: EnvSize, envs: int) -> FloatCounts:
     observations = 2 * -(-size.observation_bytes // 4)  # of a transition: before and after
     rewards = 1 if agent.noise_variance is None else members
     mask = -(-agent.replay * members // 4)  # a byte a member
-    replay = agent.replay * (2 + observations + rewards) + mask
+    stored = 2 * -(-size.stored_bytes // 4)
+    replay = agent.replay * (2 + stored + rewards) + mask
     update = 16 * batch * members * sum(hidden)
     update += 2 * batch * (envs * observations + size.numbers)
     return FloatCounts(per_state, layers, replay, update, members + batch + 8, members)

@@ -9,7 +9,7 @@ import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -35,11 +35,21 @@ class Box(NamedTuple):
     is_bytes: bool = False
     low: tuple[float, ...] = ()  # of actions: the bounds of all entries, flattened
     high: tuple[float, ...] = ()
+    # how a replay stores floats: as they are, as bits where all are 0 or 1, as bytes where all are
+    # whole numbers from 0 to 255
+    stored_as: Literal["floats", "bits", "bytes"] = "floats"
 
     @property
     def size(self) -> int:
         """The number of entries of one array."""
         return math.prod(self.shape)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The bytes of one array in a replay."""
+        if self.stored_as == "bits":
+            return -(-self.size // 8)
+        return self.size if self.is_bytes or self.stored_as == "bytes" else 4 * self.size
 
 
 class MultiDiscrete(NamedTuple):

@@ -12,6 +12,8 @@ from ersac.config import SettingsError, suggest
 from ersac.envs.base import Box, Discrete, Env, Step, error_line
 from ersac.types import Array, Key, Tree
 
+MINATAR = "gymnax.environments.minatar."  # observations of its games are bits, made floats
+
 
 class GymnaxState(NamedTuple):
     """The state of a gymnax environment, and its observation."""
@@ -33,6 +35,8 @@ def gymnax_env(name: str, envs: int, target: float | None = None) -> Env:
         except Exception as error:  # one environment downloads its data
             raise SettingsError(f"{name} cannot be created: {error_line(error)}") from error
         observations = convert_space(name, env.observation_space(params))
+        if type(env).__module__.startswith(MINATAR) and isinstance(observations, Box):
+            observations = observations._replace(stored_as="bits")
         actions = convert_space(name, env.action_space(params))
 
     def encode(obs: Any) -> Array:

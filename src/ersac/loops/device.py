@@ -93,7 +93,7 @@ def chunk(
 ) -> DeviceOutput:
     """Act and learn for a chunk of rollouts of one seed."""
     env, agent = build(settings)
-    buffer = make_buffer(settings.agent, env.envs)
+    buffer = make_buffer(settings.agent, env.envs, env.observations)
 
     def body(
         carry: DeviceCarry, x: tuple[RolloutNoise, Key]
@@ -187,7 +187,8 @@ def _init_seeds(
         example = jax.eval_shape(
             lambda: rollout(env, agent, env_params, learner, first, noise())[1]
         )
-        return key, make_buffer(static.agent, env.envs).init(example), actors
+        buffer = make_buffer(static.agent, env.envs, env.observations)
+        return key, buffer.init(example), actors
 
     return jax.vmap(one)(seeds, env_params, learner)
 

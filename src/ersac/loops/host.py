@@ -249,7 +249,8 @@ def _learn(
     The buffer's state is donated. The learner is not: the actor may be using it.
     """
     settings = config.with_floats(settings, floats)
-    agent, buffer = _agent(settings, spec), make_buffer(settings.agent, spec.envs)
+    agent = _agent(settings, spec)
+    buffer = make_buffer(settings.agent, spec.envs, spec.observations)
     key = jax.random.fold_in(jax.random.fold_in(key, BUFFER_DRAWS), rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
     packed = pack_arrays(agent.policy.actor_params(learner))
@@ -354,14 +355,16 @@ def size_of(spec: Spec) -> config.EnvSize:
     n_actions = sum(getattr(spec.actions, "sizes", (getattr(spec.actions, "n", 1),)))
     bytes_per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
     numbers = getattr(spec.observations, "size", 1)
-    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers)
+    stored = getattr(spec.observations, "stored_bytes", 4)
+    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers, stored)
 
 
 def init_carry(settings: config.Experiment, spec: Spec, seed: int) -> HostCarry:
     """Return the learner before its first step, and an empty buffer."""
     learner = _agent(settings, spec).init(np.random.default_rng(seed))
     example = jax.tree.map(lambda leaf: leaf[0], _zero_rollouts(settings, spec))
-    return HostCarry(learner, make_buffer(settings.agent, spec.envs).init(example), np.int32(0))
+    buffer = make_buffer(settings.agent, spec.envs, spec.observations)
+    return HostCarry(learner, buffer.init(example), np.int32(0))
 
 
 def _zero_rollouts(settings: config.Experiment, spec: Spec) -> Trajectory:

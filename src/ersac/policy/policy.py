@@ -6,6 +6,7 @@ A policy needs the learner and the codec of its environment's spaces, but not th
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,8 @@ from rich.console import Console
 
 from ersac import __version__, config, display
 from ersac.config import Experiment, SettingsError
-from ersac.envs.base import Discrete
+from ersac.envs.base import Discrete, Spec
+from ersac.loops.host import size_of
 from ersac.policy.codec import codec_from_json, take_observation
 from ersac.policy.evaluate import (
     Evaluation,
@@ -43,6 +45,7 @@ from ersac.types import Tree
 
 FORMAT = 1
 SAMPLED = 25  # episodes with sampled actions beside those with the most probable ones
+MAX_ENTRIES = 1 << 26  # of an observation or action in a policy file
 ABOUT = "about"  # the member of a policy file that describes the arrays of the learner
 
 
@@ -269,22 +272,61 @@ def load_policy(path: Path, **overrides: Any) -> Policy:
         if about["format"] != FORMAT:
             raise ValueError(about["format"])
         settings = config.override(settings, **overrides)
+        require_small_spaces(about["senses"])
         codec = codec_from_json(settings.env, about["senses"])
         seed = int(about["seed"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, SettingsError):
-            raise
+        np.random.default_rng(seed)  # ValueError if it is negative
+    except SettingsError:
+        raise
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        AssertionError,
+        RecursionError,
+    ):
         raise disk.DiskError(
             f"{path} was written by a version of ersac that {__version__} cannot read"
         ) from None
     require_stored_settings(settings)
+    require_memory(settings, codec.spec)
+    require_finite(arrays, path)
     learner = learner_from_arrays(settings, codec.spec, seal.arrays_below(arrays, "learner"), path)
     return Policy(make_trained(settings, seed, codec, learner))
+
+
+def require_small_spaces(data: Any) -> None:
+    """ValueError if a space in JSON data has more entries than any observation."""
+    if isinstance(data, dict):
+        shape = data.get("shape") or ()
+        if math.prod(int(size) for size in shape) > MAX_ENTRIES:
+            raise ValueError(shape)
+    for part in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        require_small_spaces(part)
+
+
+def require_memory(settings: Experiment, spec: Spec) -> None:
+    """SettingsError if the networks that the settings describe do not fit into memory."""
+    names = {leaf[-1] for leaf, _, _ in config.leaves(settings)}
+    least = {name: 1 for name in ("seeds", "capacity", "batch", "chunk") if name in names}
+    config.check_memory(config.override(settings, **least), size_of(spec))
+
+
+def require_finite(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """DiskError if a number of the learner is not finite; its statistics may be infinite."""
+    for name, array in arrays.items():
+        wrong = np.isnan(array) if name.startswith("learner/memory") else ~np.isfinite(array)
+        if wrong.any():
+            raise disk.DiskError(f"{path} cannot be used: {name} has numbers that are not finite")
 
 
 def read_policy_file(path: Path) -> dict[str, np.ndarray]:
     """The arrays in a policy file; DiskError where its digest is wrong."""
     try:
         return seal.unseal_arrays(disk.read(path))
+    except MemoryError:
+        raise disk.DiskError(f"cannot read {path}: not enough memory") from None
     except ValueError:
         raise disk.DiskError(f"{path} is damaged: it is not what save() wrote") from None

@@ -109,6 +109,7 @@ def film(
     on_reset: called before each episode.
     """
     check_video(env, path)
+    path = path.absolute()  # an environment may change the directory
     assert env.on_host
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # else pygame looks for a sound card

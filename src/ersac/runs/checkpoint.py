@@ -3,7 +3,8 @@
 A checkpoint is two files: the arrays of the tree (npz, no pickle) and a manifest that names every
 one of them, with the sha256 of the arrays' file and of itself. The manifest is written last: files
 without one are not a checkpoint. Two checkpoints are kept; an older one is removed only after the
-newest has been read back from disk.
+newest has been read back from disk. Of large arrays, blocks of zeros are not stored: most of a
+replay that is not full yet.
 """
 
 import errno
@@ -16,17 +17,24 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from ersac.runs import disk, seal
+from ersac.runs import disk, exits, seal
 from ersac.runs.seal import array_form
 from ersac.types import Array, Tree
 
 MAX_TO_KEEP = 2
 DIRECTORY, BAD = "checkpoints", ".bad"
-FORMAT = 1
+FORMAT = 2  # 1 stored every array whole
+OWN_NAME = re.compile(rf"\d{{12}}\.(json|npz)({re.escape(disk.PARTIAL)})?")
+ZERO_BLOCK = 1 << 16  # bytes: blocks of zeros of this size are left out
+BLOCKS = "blocks"  # before the name of an array: which of its blocks are stored
 
 
 class CorruptCheckpoint(ValueError):
     """A checkpoint that is not what was written; the text says why."""
+
+
+class ForeignCheckpoint(disk.DiskError):
+    """A sound checkpoint that this run cannot use: a newer format, or another run's."""
 
 
 class Checkpoint(NamedTuple):
@@ -82,7 +90,7 @@ def restore(saved: Checkpoint, name: str, like: Tree) -> Tree:
 def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, Any]) -> None:
     """Write a checkpoint, read it back, and only then remove those that are no longer kept."""
     arrays, keys = flatten(tree)
-    data = seal.npz_bytes(arrays)
+    data = seal.npz_bytes(without_zero_blocks(arrays))
     forms = {name: array_form(array) for name, array in arrays.items()}
     manifest = {
         "format": FORMAT,
@@ -92,7 +100,7 @@ def save_checkpoint(directory: Path, number: int, tree: Tree, notes: dict[str, A
         "arrays": forms,
         "keys": keys,
     }
-    disk.make_directory(directory)
+    disk.make_own_directory(directory)
     disk.write(_arrays_path(directory, number), data)
     disk.write(_manifest_path(directory, number), seal_manifest(manifest | {"notes": notes}))
     del data
@@ -110,13 +118,18 @@ def load_checkpoint(directory: Path, run_id: str, note: Callable[[str], None]) -
     """Return the newest intact checkpoint of a run; None if none was ever written.
 
     A damaged one is reported by `note` and moved aside, and the next older one is tried. Raises
-    DiskError if all are damaged.
+    DiskError if all are damaged, and Resumable if one cannot be read here and now: only a wrong
+    digest is damage.
     """
     for number in reversed(checkpoint_numbers(directory)):
+        path = _manifest_path(directory, number)
         try:
             return read_checkpoint(directory, number, run_id)
+        except ForeignCheckpoint:
+            raise
+        except (OSError, MemoryError) as error:
+            raise exits.Resumable(_unreadable(path, error)) from error
         except CorruptCheckpoint as why:
-            path = _manifest_path(directory, number)
             note(f"checkpoint {path} is damaged ({why}); moved aside as *{BAD}")
             move_aside(directory, number)
     if bad := [name for name in disk.names(directory) if name.endswith(".json" + BAD)]:
@@ -127,14 +140,31 @@ def load_checkpoint(directory: Path, run_id: str, note: Callable[[str], None]) -
     return None
 
 
+def _unreadable(path: Path, error: Exception) -> str:
+    """Return one line about a checkpoint that could not be read, and is as good as before."""
+    reason = str(error) if isinstance(error, OSError) else f"not enough memory to read {path}"
+    return f"{reason}; the checkpoints are unchanged, resume again once that is mended"
+
+
 def read_checkpoint(directory: Path, number: int, run_id: str) -> Checkpoint:
-    """Return one checkpoint of a run; CorruptCheckpoint if it is damaged or another run's."""
+    """Return one checkpoint of a run.
+
+    Raises CorruptCheckpoint if it is damaged, ForeignCheckpoint if it is another run's.
+    """
     manifest, data = verify(directory, number)
     if manifest["notes"].get("settings") != run_id:
-        raise CorruptCheckpoint("it belongs to a run with other settings")
+        path = _manifest_path(directory, number)
+        raise ForeignCheckpoint(
+            f"{path} belongs to a run with other settings; move it elsewhere (nothing was changed)"
+        )
     try:
         stored = seal.npz_arrays(data)
-        arrays = {name: _typed(stored[name], form) for name, form in manifest["arrays"].items()}
+        arrays = {
+            name: _stored_array(stored, name, manifest["arrays"][name])
+            for name in manifest["arrays"]
+        }
+    except MemoryError:
+        raise
     except Exception as error:  # a forged digest is correct, whatever the file holds
         raise CorruptCheckpoint(f"its arrays are not readable: {type(error).__name__}") from None
     if {name: array_form(array) for name, array in arrays.items()} != manifest["arrays"]:
@@ -144,7 +174,13 @@ def read_checkpoint(directory: Path, number: int, run_id: str) -> Checkpoint:
 
 def verify(directory: Path, number: int) -> tuple[dict[str, Any], bytes]:
     """Return a checkpoint's manifest and arrays file; CorruptCheckpoint if a digest is wrong."""
-    manifest = unseal_manifest(_bytes(_manifest_path(directory, number)))
+    path = _manifest_path(directory, number)
+    manifest = unseal_manifest(_bytes(path, disk.MAX_TEXT))
+    if manifest["format"] > FORMAT:
+        raise ForeignCheckpoint(
+            f"{path} was written by a newer ersac: its format is {manifest['format']}, and this "
+            f"version reads up to {FORMAT} (nothing was changed)"
+        )
     if manifest["number"] != number:
         raise CorruptCheckpoint(f"it is checkpoint {manifest['number']} under another name")
     data = _bytes(_arrays_path(directory, number))
@@ -168,12 +204,14 @@ def unseal_manifest(data: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(data)["manifest"]
         sealed = seal_manifest(manifest)
+    except MemoryError:
+        raise
     except Exception as error:  # the file may contain any bytes at all
         raise CorruptCheckpoint(f"its manifest is not readable: {type(error).__name__}") from None
     if sealed != data:
         raise CorruptCheckpoint("the sha256 of its manifest does not match")
-    if manifest.get("format") != FORMAT:
-        raise CorruptCheckpoint(f"its format is {manifest.get('format')}, not {FORMAT}")
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+        raise CorruptCheckpoint("its manifest is not that of a checkpoint")
     return manifest
 
 
@@ -187,7 +225,7 @@ def checkpoint_numbers(directory: Path) -> list[int]:
 
 
 def prune(directory: Path) -> None:
-    """Remove checkpoints that are no longer kept, and incomplete files."""
+    """Remove checkpoints that are no longer kept, and incomplete files; nothing else."""
     current = {
         path.name
         for number in checkpoint_numbers(directory)[-MAX_TO_KEEP:]
@@ -196,7 +234,7 @@ def prune(directory: Path) -> None:
     old = [
         directory / name
         for name in disk.names(directory)
-        if name not in current and not name.endswith(BAD)
+        if name not in current and OWN_NAME.fullmatch(name)
     ]
     # Manifests first: arrays without a manifest are ignored, a manifest without arrays is damage.
     disk.remove([path for path in old if path.suffix == ".json"])
@@ -211,8 +249,11 @@ def move_aside(directory: Path, number: int) -> None:
 
 
 def fingerprint_changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the differences between two fingerprints, as 'visible cores 2 -> 1'."""
-    both = ((name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys()))
+    """Return the differences between two fingerprints, as 'visible cores 2 -> 1'.
+
+    A field that one of them lacks, because another version recorded it, is not known to differ.
+    """
+    both = ((name, before[name], now[name]) for name in sorted(before.keys() & now.keys()))
     return [f"{name} {old or 'none'} -> {new or 'none'}" for name, old, new in both if old != new]
 
 
@@ -224,20 +265,49 @@ def _arrays_path(directory: Path, number: int) -> Path:
     return directory / f"{number:012d}.npz"
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, most: int | None = None) -> bytes:
     try:
-        return disk.read(path)
+        return disk.read(path, most)
     except disk.DiskError as error:
-        if error.errno not in (errno.ENOENT, errno.EIO):
+        if error.errno != errno.ENOENT:
             raise  # not damage: the user can correct it
-        raise CorruptCheckpoint(
-            f"{path.name} is {'missing' if error.errno == errno.ENOENT else 'unreadable'}"
-        ) from None
+        raise CorruptCheckpoint(f"{path.name} is missing") from None
 
 
-def _typed(array: np.ndarray, form: str) -> np.ndarray:
-    want = jax.numpy.dtype(form.partition("[")[0])
-    return array if array.dtype == want else array.view(want)
+def without_zero_blocks(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays as a file stores them: of large ones, only blocks that are not zero.
+
+    Such an array becomes the bytes of its other blocks, and a bit for each block.
+    """
+    stored = {}
+    for name, array in arrays.items():
+        stored[name] = array
+        if array.nbytes < 2 * ZERO_BLOCK:
+            continue
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        end = len(data) - len(data) % ZERO_BLOCK
+        blocks = data[:end].reshape(-1, ZERO_BLOCK)
+        filled = np.asarray(blocks.view(np.uint64).any(axis=1))
+        if not filled.all():
+            stored[name] = np.concatenate([blocks[filled].reshape(-1), data[end:]])
+            stored[f"{BLOCKS}/{name}"] = filled
+    return stored
+
+
+def _stored_array(stored: dict[str, np.ndarray], name: str, form: str) -> np.ndarray:
+    """Return an array of that type and shape from what a file stores of it."""
+    array, filled = stored[name], stored.get(f"{BLOCKS}/{name}")
+    dtype, _, shape = form.partition("[")
+    want = jax.numpy.dtype(dtype)
+    if filled is None:
+        return array if array.dtype == want else array.view(want)
+    whole = np.zeros(json.loads(f"[{shape}"), want)
+    data = whole.reshape(-1).view(np.uint8)
+    end = len(filled) * ZERO_BLOCK
+    used = len(array) - (len(data) - end)
+    data[:end].reshape(-1, ZERO_BLOCK)[filled] = array[:used].reshape(-1, ZERO_BLOCK)
+    data[end:] = array[used:]
+    return whole
 
 
 def _form(array: np.ndarray | None) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ersac.config import SettingsError
-from ersac.runs import checkpoint
+from ersac.runs import checkpoint, disk
 from ersac.runs.checkpoint import Checkpoint
-from ersac.runs.run_dir import Timings
+from ersac.runs.run_dir import LOCK, Timings
 from ersac.types import Tree
 
 COST_SHARE = 0.02  # of the run time that checkpoints may take, at most
@@ -44,6 +44,7 @@ class Checkpointer:
         """
         if self.directory is None:
             return None
+        disk.require_no_link(self.directory)
         found = checkpoint.load_checkpoint(self.directory, self.run_id, self.note)
         if found is None:
             return None
@@ -68,6 +69,7 @@ class Checkpointer:
         """Save the state that `tree` returns, unless checkpoint `number` is the newest already."""
         if self.directory is None or number == self.saved:
             return
+        disk.require_held(self.directory.parent / LOCK)
         started = time.monotonic()
         notes = {
             "settings": self.run_id,

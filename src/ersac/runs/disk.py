@@ -3,31 +3,45 @@
 All files of this package are written here; only Weights & Biases and jax's compilation cache write
 their own. Every operation goes through `OPS`, so that a test can let each one fail, or be the last
 before a crash.
+
+Only regular files are read: a pipe would block and a device may never end. Nothing is written
+through a symbolic link inside a run directory.
 """
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from filelock import lock_descriptor
+
 from ersac.config import SettingsError
 
 Bytes = bytes | memoryview
 PARTIAL = ".partial"  # suffix of a file that is being written
 BLOCK = 1 << 26  # bytes per system call
-CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+MAX_TEXT = 1 << 26  # bytes of a JSON file: far more than any that is written
+# Flags that some systems lack.
+NOFOLLOW, NONBLOCK, BINARY = (
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+)
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY
+APPEND = os.O_WRONLY | os.O_APPEND | NOFOLLOW | NONBLOCK | BINARY
+READ = os.O_RDONLY | NONBLOCK | BINARY
+LOCK = os.O_RDWR | os.O_CREAT | NOFOLLOW | NONBLOCK | BINARY
 MODE = 0o666  # permissions of a new file before the umask; os.open's default, 0o777, is executable
 HOLDER_BYTES = 256  # size of a lock file's text: padded, so that it covers the one before
 HOLDER_SECONDS = 1.0  # that a new holder may take to write its name
+HELD: dict[Path, int] = {}  # the locks that this process holds, with their open files
 
 
 class DiskError(OSError):
@@ -39,7 +53,9 @@ class DiskError(OSError):
 
 
 def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable."""
+    """Make the entries of a directory durable, where the system lets a directory be opened."""
+    if os.name == "nt":
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -50,6 +66,27 @@ def sync_directory(path: Path) -> None:
 def open_file(path: Path, flags: int) -> int:
     """Open a file; one that this creates is not executable."""
     return os.open(path, flags, MODE)
+
+
+def read_file(path: Path, most: int | None) -> bytes:
+    """Return the contents of a regular file of at most so many bytes."""
+    handle = os.open(path, READ)
+    try:
+        size = _regular_size(handle, path)
+        if most is not None and size > most:
+            raise DiskError(f"cannot read {path}: it has {size:,} bytes, more than {most:,}")
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(size)
+    finally:
+        os.close(handle)
+
+
+def _regular_size(handle: int, path: Path) -> int:
+    """Return the size of an open file; DiskError unless it is a regular one."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise DiskError(f"cannot use {path}: it is not a regular file", errno.EINVAL)
+    return status.st_size
 
 
 class Ops(NamedTuple):
@@ -63,7 +100,7 @@ class Ops(NamedTuple):
     unlink: Callable[[Path], None] = os.unlink
     sync_directory: Callable[[Path], None] = sync_directory
     make_directory: Callable[[Path], None] = os.mkdir
-    read: Callable[[Path], bytes] = Path.read_bytes
+    read: Callable[[Path, int | None], bytes] = read_file
     names: Callable[[Path], list[str]] = os.listdir
     remove_tree: Callable[[Path], None] = shutil.rmtree
 
@@ -76,7 +113,7 @@ def write(path: Path, data: Bytes) -> None:
     left, partial = memoryview(data).cast("B"), path.with_name(path.name + PARTIAL)
     with _describe_errors("write", path, len(left)):
         try:
-            handle = OPS.open(partial, CREATE)
+            handle = _create(partial)
             try:
                 while left:
                     left = left[OPS.write(handle, left[:BLOCK]) :]
@@ -91,6 +128,15 @@ def write(path: Path, data: Bytes) -> None:
             raise
 
 
+def _create(path: Path) -> int:
+    """Open a new file; what has its name, left by a crash or put there, is removed, not written."""
+    try:
+        return OPS.open(path, CREATE)
+    except FileExistsError:
+        OPS.unlink(path)
+        return OPS.open(path, CREATE)
+
+
 def require_new(path: Path) -> None:
     """Raise SettingsError if a file exists."""
     if path.exists():
@@ -103,7 +149,7 @@ def append(path: Path, data: Bytes) -> None:
     """Append to a file that exists. A crash may leave a part: readers must be able to detect it."""
     left = memoryview(data).cast("B")
     with _describe_errors("write", path, len(left)):
-        handle = OPS.open(path, os.O_WRONLY | os.O_APPEND)
+        handle = OPS.open(path, APPEND)
         try:
             while left:
                 left = left[OPS.write(handle, left[:BLOCK]) :]
@@ -111,10 +157,10 @@ def append(path: Path, data: Bytes) -> None:
             OPS.close(handle)
 
 
-def read(path: Path) -> bytes:
-    """Return the contents of a file."""
+def read(path: Path, most: int | None = None) -> bytes:
+    """Return the contents of a regular file; DiskError if it has more bytes than `most`."""
     with _describe_errors("read", path):
-        return OPS.read(path)
+        return OPS.read(path, most)
 
 
 def names(directory: Path) -> list[str]:
@@ -134,9 +180,9 @@ def move(path: Path, to: Path) -> None:
 
 
 def remove(paths: list[Path]) -> None:
-    """Remove files of one directory durably."""
+    """Remove files of one directory durably; a directory of that name is left alone."""
     for path in paths:
-        with _describe_errors("remove", path):
+        with _describe_errors("remove", path), contextlib.suppress(IsADirectoryError):
             OPS.unlink(path)
     if paths:
         with _describe_errors("write", paths[0].parent):
@@ -160,6 +206,18 @@ def make_directory(path: Path) -> None:
         OPS.sync_directory(path.parent)
 
 
+def make_own_directory(path: Path) -> None:
+    """Create a directory inside a run directory; DiskError if it is a link to another place."""
+    make_directory(path)
+    require_no_link(path)
+
+
+def require_no_link(path: Path) -> None:
+    """Raise DiskError if a path inside a run directory is a link to another place."""
+    if path.is_symlink():
+        raise DiskError(f"cannot write {path}: it is a symbolic link; remove it", errno.ELOOP)
+
+
 def digest(data: Bytes) -> str:
     """Return the sha256 of bytes in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
@@ -171,58 +229,86 @@ def lock(path: Path) -> Iterator[None]:
 
     Raises SettingsError at once if another process holds it.
     """
+    key = path.absolute()
     with _describe_errors("write", path, HOLDER_BYTES):
-        handle = OPS.open(path, os.O_RDWR | os.O_CREAT)
+        handle = OPS.open(path, LOCK)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SettingsError(f"{path.parent} is in use by {_holder(path)}") from None
-        holder = {
+        with _describe_errors("lock", path):
+            _regular_size(handle, path)
+            holder = _lock_or_holder(handle, path)
+        if holder is not None:
+            raise SettingsError(f"{path.parent} is in use by {holder}")
+        HELD[key] = handle
+        require_held(path)  # its directory may have been removed since it was opened
+        name = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         with _describe_errors("write", path, HOLDER_BYTES):
-            OPS.write(handle, json.dumps(holder).encode().ljust(HOLDER_BYTES))
+            OPS.write(handle, json.dumps(name).encode().ljust(HOLDER_BYTES))
         yield
     finally:
+        if HELD.get(key) == handle:
+            del HELD[key]
         with _describe_errors("close", path):
             OPS.close(handle)
 
 
+def require_held(path: Path) -> None:
+    """Raise DiskError if the lock file at a path is no longer the one that this process holds.
+
+    An open file keeps its inode, so a new file cannot have the same one. Without a lock of this
+    process there is nothing to check.
+    """
+    handle = HELD.get(path.absolute())
+    if handle is None:
+        return
+    try:
+        is_same = os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except OSError:
+        is_same = False
+    if not is_same:
+        raise DiskError(
+            f"{path.parent} was removed, moved or replaced while this process was writing to it; "
+            "nothing more is written there"
+        )
+
+
 def is_locked(path: Path) -> bool:
     """Return whether a process holds a lock file."""
-    if not path.exists():
-        return False
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return lock_holder(path) is not None
 
 
 def lock_holder(path: Path) -> str | None:
     """Return a description of the process that holds a lock file; None if none does."""
-    return _holder(path) if is_locked(path) else None
+    if not path.exists():
+        return None
+    with _describe_errors("read", path):
+        handle = os.open(path, READ)
+        try:
+            _regular_size(handle, path)
+            return _lock_or_holder(handle, path)
+        finally:
+            os.close(handle)
 
 
-def _holder(path: Path) -> str:
-    """Return a description of the process that holds a lock.
+def _lock_or_holder(handle: int, path: Path) -> str | None:
+    """Lock an open file; if another process holds it, return a description of that process.
 
-    The file may still name a previous holder that is gone: then wait for the new one's name.
+    The file may still name a previous holder that is gone. Then wait for the new one's name, or for
+    the lock: who only asks whether a file is locked holds it for an instant.
     """
     until = time.monotonic() + HOLDER_SECONDS
-    while time.monotonic() < until:
-        with contextlib.suppress(ValueError, KeyError):
-            holder = json.loads(path.read_bytes())
-            if holder["host"] != socket.gethostname() or _process_exists(holder["pid"]):
+    while not lock_descriptor(handle, blocking=False):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OSError, RecursionError):
+            holder = json.loads(read(path, HOLDER_BYTES))
+            if holder["host"] != socket.gethostname() or _process_exists(int(holder["pid"])):
                 return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+        if time.monotonic() > until:
+            return "another process"
         time.sleep(0.01)
-    return "another process"
+    return None
 
 
 def _process_exists(pid: int) -> bool:
@@ -244,6 +330,8 @@ def _describe_errors(verb: str, path: Path, need: int = 0) -> Iterator[None]:
         raise
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.ELOOP:
+            reason = "it is a symbolic link; remove it"
         if need or error.errno == errno.ENOSPC:
             reason += f"; needs {need:,} bytes, {_free_bytes(path):,} are free"
         raise DiskError(f"cannot {verb} {path}: {reason}", error.errno) from error

@@ -59,6 +59,21 @@ def signal_exit_code(number: int) -> int:
     return 128 + number
 
 
+def printable(text: str) -> str:
+    """Return text with escapes for control characters and for bytes that are not text.
+
+    A name may hold any of them: a newline would forge a row, an escape sequence hide one.
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Return text as one printable line."""
+    return printable(" ".join(text.split()))
+
+
 class SignalWatcher:
     """Receives signals even while the main thread is inside a compiled call.
 
@@ -132,4 +147,4 @@ def _exit_at_once(number: int) -> None:
 def print_error(text: str) -> None:
     """Print one line to standard error, if that still exists: a terminal may be gone."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"ersac: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        print(f"ersac: {one_line(text)}", file=sys.stderr, flush=True)

@@ -289,10 +289,17 @@ class Result:
 
 
 def write_result(result: Result, directory: Path) -> None:
-    """Write a run's arrays, picture and summary to its directory."""
+    """Write a run's arrays, picture and summary to its directory.
+
+    A picture that cannot be drawn is reported and left out: it can be drawn later from the arrays.
+    """
     from ersac.analysis import picture
 
-    image = picture.picture_png(result.picture())
+    image = None
+    try:
+        image = picture.picture_png(result.picture())
+    except Exception as error:
+        display.note(f"no picture was drawn: {type(error).__name__}: {error}")
     run_dir.write_results(
         directory, result.seeds, result.metrics, result.map_snapshots, image, result.summary()
     )

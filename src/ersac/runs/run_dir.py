@@ -8,6 +8,8 @@ import dataclasses
 import json
 import os
 import platform
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -38,6 +40,14 @@ ADDED: dict[str, Any] = {
 JSON_TYPES = (bool, int, float, str, tuple, type(None))  # anything else is stored as its text
 SETTINGS_FORMAT = 2  # 1 had the fields env, agent, learner, run
 PACKAGES = ("ersac", "jax", "jaxlib", "numpy", "optax")
+SIMULATORS = {  # modules of Gymnasium environments, and their packages
+    "gymnasium": "gymnasium",
+    "minigrid": "minigrid",
+    "ale_py": "ale-py",
+    "bsuite": "bsuite",
+    "mujoco": "mujoco",
+    "Box2D": "box2d",
+}
 
 
 class CorruptRecord(ValueError):
@@ -96,24 +106,40 @@ class StoredRun(NamedTuple):
 
 @contextlib.contextmanager
 def hold_run(directory: Path, settings: Experiment, resume: bool) -> Iterator[None]:
-    """Lock a run directory: a new one or, with `resume`, one that holds a run of these settings."""
+    """Lock a run directory: a new one or, with `resume`, one that holds a run of these settings.
+
+    The stored settings of a known run stay as they are: `raise_budget` changes them once nothing
+    can be refused any more.
+    """
     known = resume and (directory / SETTINGS).exists()
     if not known:
         require_unused(directory)
         disk.make_directory(directory)
     with disk.lock(directory / LOCK):
-        if not known:
-            require_unused(directory)  # another process may have run and ended in between
-            write_fingerprint(directory)
-            write_settings(directory, settings)
+        if known:
+            _check_resumable(directory, settings)
         else:
-            _check_resumable(directory, settings)  # a larger budget is written by `raise_budget`
+            require_unused(directory)  # another process may have run and ended in between
+            write_fingerprint(directory, settings.env)
+            write_settings(directory, settings)
         try:
             yield
         except SettingsError:
             if not known:
                 _remove_if_unused(directory)
             raise
+
+
+def how_to_resume(directory: Path) -> str:
+    """Return the command that resumes a run, quoted for a shell."""
+    return f"ersac resume {shlex.quote(str(short_path(directory)))}"
+
+
+def short_path(path: Path) -> Path:
+    """Return a path as a person would type it: relative if it is below the working directory."""
+    with contextlib.suppress(ValueError, OSError):  # a working directory may have been removed
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def _remove_if_unused(directory: Path) -> None:
@@ -132,7 +158,7 @@ def require_unused(directory: Path) -> None:
             with disk.lock(directory / LOCK):  # raises, naming the holder
                 pass
         raise SettingsError(
-            f"--out {directory} already exists; choose another directory or remove it "
+            f"--out {short_path(directory)} already exists; choose another directory or remove it "
             "(nothing was overwritten)"
         )
 
@@ -148,7 +174,7 @@ def _check_resumable(directory: Path, settings: Experiment) -> None:
     before = read_settings(directory)
     if changed := differences(before, settings):
         raise SettingsError(
-            f"{directory} holds a run with other settings: {', '.join(changed)}; "
+            f"{short_path(directory)} holds a run with other settings: {', '.join(changed)}; "
             "choose another directory"
         )
     for name in ("episodes", "steps"):
@@ -166,7 +192,7 @@ def differences(before: Experiment, now: Experiment) -> list[str]:
     """Return the settings in which two runs differ, as '--depth 20 -> 21'; budgets do not count."""
     old, new = (
         {
-            config.option(path[-1], hint): value if isinstance(value, JSON_TYPES) else str(value)
+            config.option(path[-1], hint): _comparable(value)
             for path, hint, value in leaves(_without_budget(settings))
         }
         for settings in (before, now)
@@ -176,6 +202,23 @@ def differences(before: Experiment, now: Experiment) -> list[str]:
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
+
+
+def _comparable(value: Any) -> Any:
+    """Return a setting as it can be compared between processes: an object by its name."""
+    is_json = isinstance(value, JSON_TYPES) and not isinstance(value, config.NotStored)
+    return value if is_json else object_name(value)
+
+
+def object_name(value: Any) -> str:
+    """Return a name of a Python object that is the same in every process.
+
+    It is the module and name of a function or class, else its text without memory addresses.
+    """
+    module, name = (getattr(value, attribute, None) for attribute in ("__module__", "__qualname__"))
+    if isinstance(value, str) or not (module and name):
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
+    return f"{module}.{name}"
 
 
 def default_directory(parent: Path, stem: str, settings: Experiment, resume: bool) -> Path:
@@ -206,9 +249,11 @@ def settings_json(settings: Any) -> dict[str, Any]:
     data: dict[str, Any] = {"kind": type(settings).__name__}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
-        if field.name in FROM_PYTHON:
-            value = config.import_path(value) or value
-        data[field.name] = settings_json(value) if is_settings(value) else value
+        if is_settings(value):
+            value = settings_json(value)
+        elif callable(value):
+            value = config.import_path(value) or object_name(value)
+        data[field.name] = value
     return data
 
 
@@ -273,11 +318,17 @@ def read_settings(directory: Path) -> Experiment:
     path = directory / SETTINGS
     if directory.is_dir() and not path.exists():
         raise SettingsError(f"{directory} holds no run")
-    text = disk.read(path)
+    text = disk.read(path, disk.MAX_TEXT)
     try:
         data = json.loads(text)
-        if "hash" in data and data.get("format", 1) != SETTINGS_FORMAT:
-            raise disk.DiskError(f"{path} was written by another version of ersac; train again")
+        number = data.get("format", 1) if "hash" in data else SETTINGS_FORMAT
+        if number != SETTINGS_FORMAT:
+            age, advice = (
+                ("a newer", "update it")
+                if number > SETTINGS_FORMAT
+                else ("an older", "train again")
+            )
+            raise disk.DiskError(f"{path} was written by {age} ersac; {advice}")
         settings = config.check(settings_from_json(data))
         intact = isinstance(settings, Experiment) and settings_hash(settings) == data["hash"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -290,12 +341,13 @@ def read_settings(directory: Path) -> Experiment:
 # Fingerprint
 
 
-def fingerprint() -> dict[str, Any]:
+def fingerprint(env: config.Environment | None = None) -> dict[str, Any]:
     """Return what decides the bits of a run besides its settings: versions, machine, flags."""
+    packages = {name: metadata.version(name) for name in PACKAGES}
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in PACKAGES},
+        "packages": packages | env_packages(env),
         "machine": f"{platform.machine()} {_processor()}".strip(),
         "system": platform.system(),
         "visible_cores": len(os.sched_getaffinity(0))
@@ -306,11 +358,32 @@ def fingerprint() -> dict[str, Any]:
     }
 
 
-def exactness_fields() -> dict[str, Any]:
+def exactness_fields(env: config.Environment | None = None) -> dict[str, Any]:
     """Return the part of the fingerprint that a bit-exact resume depends on, by readable names."""
-    data = fingerprint()
-    names = ("visible_cores", "machine", "system", "xla_flags")
+    data = fingerprint(env)
+    names = ("visible_cores", "machine", "system", "xla_flags", "python")
     return {name.replace("_", " "): data[name] for name in names} | data["packages"]
+
+
+def env_packages(env: config.Environment | None) -> dict[str, str]:
+    """Return the versions of the packages that step an environment, once it has been created.
+
+    They are its simulator's, which has been imported by then, and its own module's.
+    """
+    names: set[str] = set()
+    if isinstance(env, config.Gymnax):
+        names = {"gymnax"}
+    elif isinstance(env, config.Gym):
+        names = {package for module, package in SIMULATORS.items() if module in sys.modules}
+        own = getattr(env.make, "func", env.make)  # of a partial
+        module = getattr(own, "__module__", None) or env.id.rpartition(":")[0]
+        if top := module.partition(".")[0]:
+            names |= set(metadata.packages_distributions().get(top, ())) - {"ersac"}
+    versions = {}
+    for name in sorted(names):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _processor() -> str:
@@ -322,9 +395,9 @@ def _processor() -> str:
     return ""
 
 
-def write_fingerprint(directory: Path) -> None:
-    """Write the fingerprint of this process."""
-    seal.write_json(directory / FINGERPRINT, fingerprint())
+def write_fingerprint(directory: Path, env: config.Environment | None = None) -> None:
+    """Write the fingerprint of this process and of an environment."""
+    seal.write_json(directory / FINGERPRINT, fingerprint(env))
 
 
 # Results
@@ -339,6 +412,7 @@ def write_results(
     summary: dict[str, Any],
 ) -> None:
     """Write the arrays, the picture and, last because it marks the run as ended, the summary."""
+    disk.require_held(directory / LOCK)
     arrays: dict[str, np.ndarray] = {
         f"metric/{name}": value for name, value in {"step": metrics.step, **metrics.values}.items()
     }
@@ -357,13 +431,14 @@ def write_results(
 def _encode_stats(stats: EpisodeStats) -> dict[str, np.ndarray]:
     """Return a seed's episodes as npz members; few different returns are stored as codes."""
     arrays = {
-        "goals": np.packbits(stats.goals),
+        "goal_bits": np.packbits(stats.goals),
         "episodes": np.asarray(len(stats.goals)),
-        "returns": stats.returns,
     }
     values, codes = code_returns(stats.returns)
     if len(values) <= 256:  # a code is a byte
-        arrays |= {"returns": codes.astype(np.uint8), "values": values}
+        arrays |= {"return_codes": codes.astype(np.uint8), "return_values": values}
+    else:
+        arrays |= {"returns": stats.returns}
     optional = {"steps": stats.steps, "lengths": stats.lengths}
     return arrays | {name: array for name, array in optional.items() if array is not None}
 
@@ -376,31 +451,61 @@ def code_returns(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_results(directory: Path) -> tuple[list[EpisodeStats], Metrics, list[MapSnapshot]]:
-    """Return the arrays of a finished run."""
-    with np.load(directory / RESULTS, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    metrics = seal.arrays_below(arrays, "metric")
-    return (
-        [
+    """Return the arrays of a finished run; DiskError if they are not those of a run."""
+    path = directory / RESULTS
+    data = disk.read(path)
+    try:
+        arrays = seal.npz_arrays(data, compressed=True)
+        metrics = seal.arrays_below(arrays, "metric")
+        seeds = [
             _decode_stats(n, seal.arrays_below(arrays, f"seed/{n}"))
             for n in _numbers(arrays, "seed")
-        ],
-        Metrics(metrics.pop("step"), metrics),
-        [
-            MapSnapshot(int(stored["episode"]), stored["visits"], stored["sigma"])
+        ]
+        step = metrics.pop("step")
+        _require_shape(step, (step.size,))
+        for values in metrics.values():
+            _require_shape(values, (len(seeds), len(step)))
+        snapshots = [
+            _decode_snapshot(seal.arrays_below(arrays, f"moment/{n}"))
             for n in _numbers(arrays, "moment")
-            if (stored := seal.arrays_below(arrays, f"moment/{n}"))
-        ],
-    )
+        ]
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError):  # sealed by another hand
+        raise disk.DiskError(f"{path} is damaged: it is not what a run wrote") from None
+    return seeds, Metrics(step, metrics), snapshots
+
+
+def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless an array holds numbers and has this shape."""
+    if array.shape != shape or array.dtype.kind not in "biuf":
+        raise ValueError(f"{array.dtype}{array.shape} instead of {shape}")
 
 
 def _decode_stats(seed: int, stored: dict[str, np.ndarray]) -> EpisodeStats:
-    """Return the episodes that `_encode_stats` encoded."""
-    goals = np.unpackbits(stored["goals"], count=int(stored["episodes"])).astype(bool)
-    returns = stored["returns"]
-    if "values" in stored:
-        returns = stored["values"][returns]
-    return EpisodeStats(seed, goals, returns, stored.get("steps"), stored.get("lengths"))
+    """Return the episodes that `_encode_stats` encoded, by today's names or the older ones."""
+    bits = stored["goal_bits"] if "goal_bits" in stored else stored["goals"]
+    episodes = int(stored["episodes"])
+    if not 0 <= episodes <= 8 * bits.size:
+        raise ValueError(episodes)
+    goals = np.unpackbits(bits, count=episodes).astype(bool)
+    if "return_codes" in stored:
+        returns = stored["return_values"][stored["return_codes"]]
+    elif "values" in stored:
+        returns = stored["values"][stored["returns"]]
+    else:
+        returns = stored["returns"]
+    stats = EpisodeStats(seed, goals, returns, stored.get("steps"), stored.get("lengths"))
+    for array in stats[1:]:
+        if array is not None:
+            _require_shape(array, (episodes,))
+    return stats
+
+
+def _decode_snapshot(stored: dict[str, np.ndarray]) -> MapSnapshot:
+    """Return a stored map of a square grid."""
+    visits, sigma = stored["visits"], stored["sigma"]
+    for array in (visits, sigma):
+        _require_shape(array, (len(visits), len(visits)))
+    return MapSnapshot(int(stored["episode"]), visits, sigma)
 
 
 def _numbers(arrays: dict[str, np.ndarray], name: str) -> list[int]:
@@ -416,7 +521,7 @@ def read_summary(directory: Path, settings: Experiment) -> dict[str, Any] | None
     if not (directory / SUMMARY).exists():
         return None
     try:
-        summary = seal.unseal_json(disk.read(directory / SUMMARY))
+        summary = seal.read_sealed(directory / SUMMARY)
     except (ValueError, RecursionError):
         raise CorruptRecord(f"{SUMMARY} is not what a run wrote") from None
     if summary.get("run_hash") != run_hash(settings):
@@ -443,9 +548,8 @@ def checked_summary(directory: Path, settings: Experiment) -> dict[str, Any] | N
     try:
         return read_summary(directory, settings)
     except CorruptRecord as why:
-        raise disk.DiskError(
-            f"{directory} is damaged: {why}; ersac resume {directory} writes it anew"
-        ) from None
+        command = how_to_resume(directory)
+        raise disk.DiskError(f"{directory} is damaged: {why}; {command} writes it anew") from None
 
 
 def read_finished_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
@@ -456,14 +560,33 @@ def read_finished_summary(directory: Path) -> tuple[Experiment, dict[str, Any]]:
     settings = read_settings(directory)
     summary = checked_summary(directory, settings)
     if summary is None:
-        raise SettingsError(f"{directory} has not ended; resume with: ersac resume {directory}")
+        command = how_to_resume(directory)
+        raise SettingsError(f"{directory} has not ended; resume with: {command}")
     return settings, summary
 
 
 def read_finished_run(directory: Path) -> StoredRun:
     """Return a finished run; raises what `read_finished_summary` does."""
     settings, summary = read_finished_summary(directory)
-    return StoredRun(directory, settings, summary, *read_results(directory))
+    stored = StoredRun(directory, settings, summary, *read_results(directory))
+    # A digest can be computed by any hand: what readers rely on must be there.
+    has_steps = settings.env.depth is not None or all(
+        stats.steps is not None for stats in stored.seeds
+    )
+    if not (has_steps and stored.seeds and _has_fields(summary)):
+        raise disk.DiskError(f"{directory} is damaged: {SUMMARY} or {RESULTS} lacks a field")
+    return stored
+
+
+def _has_fields(summary: dict[str, Any]) -> bool:
+    """Return whether a summary has the fields that its readers use, of the right types."""
+    numbers = ("steps", "compile_seconds", "run_seconds", "wall_seconds")
+    lists = ("departures", "per_seed", "solved_reliable")
+    return all(
+        isinstance(summary.get(name), types) and not isinstance(summary.get(name), bool)
+        for names, types in ((numbers, (int, float)), (lists, (list,)))
+        for name in names
+    )
 
 
 def write_failure(directory: Path, settings: Experiment, reason: str) -> None:
@@ -477,7 +600,7 @@ def read_failure(directory: Path, settings: Experiment) -> str | None:
     if not (directory / FAILURE).exists():
         return None
     with contextlib.suppress(ValueError, RecursionError):  # a torn file: the run fails again
-        data = seal.unseal_json(disk.read(directory / FAILURE))
+        data = seal.read_sealed(directory / FAILURE)
         if data.get("settings_hash") == settings_hash(settings):
             return str(data.get("reason"))
     return None

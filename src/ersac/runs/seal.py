@@ -2,14 +2,18 @@
 
 import io
 import json
+import math
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ersac.runs import disk
 
 SEAL = "sha256"  # the field, or the npz member, that holds the digest of everything beside it
+# What the members of a compressed file may have in bytes: a share of the file's own, or the least.
+MAX_RATIO, LEAST_UNPACKED = 200, 1 << 28
 
 
 def json_digest(data: Any) -> str:
@@ -43,6 +47,11 @@ def write_sealed(path: Path, data: dict[str, Any]) -> None:
     write_json(path, seal_json(data))
 
 
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Return what `write_sealed` wrote; ValueError or RecursionError if the file is another."""
+    return unseal_json(disk.read(path, disk.MAX_TEXT))
+
+
 def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = False) -> memoryview:
     """Return arrays as the bytes of an npz file.
 
@@ -60,10 +69,47 @@ def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = False) -> memoryvi
     return buffer.getbuffer()
 
 
-def npz_arrays(data: disk.Bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by name."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+def npz_arrays(
+    data: disk.Bytes, compressed: bool = False, only: str | None = None
+) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file by name; ValueError if it is not a sound one.
+
+    The sizes that the file claims are checked before anything is unpacked: together its members
+    are at most as large as the file or, with `compressed`, as plausible records of that size.
+
+    only: the one array to return.
+    """
+    most = max(MAX_RATIO * len(data), LEAST_UNPACKED) if compressed else len(data)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            members = file.infolist()
+            if sum(member.file_size for member in members) > most:
+                raise ValueError("its members are larger than its size allows")
+            return {
+                name: _npy_array(file.read(member))
+                for member in members
+                if (name := member.filename.removesuffix(".npy")) == only or only is None
+            }
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:  # the file may contain any bytes at all
+        raise ValueError(f"it is not readable: {type(error).__name__}") from None
+
+
+def _npy_array(data: bytes) -> np.ndarray:
+    """Return the array in an npy file, whose length must be the one that its header says."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, fortran, dtype = read_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=0) < 0 or size != len(data) - file.tell():
+        raise ValueError("a header does not match its data")
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    return np.ndarray(shape, dtype, bytearray(data), file.tell(), order=order)
 
 
 def arrays_below(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
@@ -86,7 +132,7 @@ def unseal_arrays(data: disk.Bytes) -> dict[str, np.ndarray]:
     try:
         arrays = npz_arrays(data)
         intact = arrays.pop(SEAL).tobytes().decode() == arrays_digest(arrays)
-    except Exception as error:  # the file may contain any bytes at all
+    except (ValueError, KeyError) as error:
         raise ValueError(f"it is not readable: {type(error).__name__}") from None
     if not intact:
         raise ValueError("its sha256 does not match")

@@ -1,7 +1,6 @@
 """One execution of a run, or of a batch of a sweep, from its start or its last checkpoint on."""
 
 import contextlib
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ def resume_hint(settings: Experiment, directory: Path | None) -> str:
     if settings.env.on_host and settings.env.make is not None:
         options = f"out={str(directory)!r}, resume=True"
         return f"resume with: ersac.train({settings.env.id}, ..., {options})"
-    return f"resume with: ersac resume {shlex.quote(str(directory))}"
+    return f"resume with: {run_dir.how_to_resume(directory)}"
 
 
 @dataclass
@@ -153,7 +152,7 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     settings = job.settings
     loop = loop_of(settings)
     program = loop.prepare(settings, job.variants)
-    fingerprint = run_dir.exactness_fields() | loop.describe(program)
+    fingerprint = run_dir.exactness_fields(settings.env) | loop.describe(program)
     checkpointer = Checkpointer(
         job.directory, job.run_id, settings.run.checkpoint_seconds, fingerprint, display.note
     )

@@ -97,8 +97,9 @@ class TensorBoard:
         home = directory / "tensorboard"
         self.paths = [home / f"seed {seed}" / FILE for seed in recorder.seeds]
         self.logged = [LogPosition() for _ in recorder.seeds]
+        disk.make_own_directory(home)
         for path in self.paths:
-            disk.make_directory(path.parent)
+            disk.make_own_directory(path.parent)
             disk.write(path, header_events())
         if recorder.chunks:
             self.update(recorder)

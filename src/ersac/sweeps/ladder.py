@@ -129,6 +129,7 @@ def run_ladder(
     poll: returns the number of a signal, or 0; after a signal the current cell writes a checkpoint
     and Stopped is raised.
     """
+    home = home.absolute()  # an environment may change the directory
     units = [CellUnit(home, cell, train) for cell in plan.selected]
     sweep = runner.Plan(plan.title, home, plan.cells, units)
     report = runner.run_plan(sweep, engine, screen, poll)

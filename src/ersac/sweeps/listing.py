@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ersac import config
 from ersac.config import SettingsError
 from ersac.runs import disk, run_dir, seal
@@ -98,10 +96,14 @@ def run_row(directory: Path) -> RunRow:
         return row._replace(why=_last_checkpoint(directory))
     except CorruptRecord as error:
         has_checkpoints = (directory / run_dir.CHECKPOINTS).is_dir()
-        hint = f"; repair with: ersac resume {directory}" if has_checkpoints else ""
+        hint = f"; repair with: {run_dir.how_to_resume(directory)}" if has_checkpoints else ""
         return row._replace(state=DAMAGED, why=f"{error}{hint}")
     except OSError as error:
         return row._replace(state=DAMAGED, why=str(error))
+    except (KeyError, TypeError):  # sealed by another hand
+        return row._replace(state=DAMAGED, why=f"{run_dir.SUMMARY} lacks a field")
+    except MemoryError:
+        return row._replace(state=DAMAGED, why="not enough memory to read it")
 
 
 def _last_checkpoint(directory: Path) -> str:
@@ -113,17 +115,19 @@ def _last_checkpoint(directory: Path) -> str:
     if not numbers:
         return "before its first checkpoint"
     try:
-        checkpoint.verify(home, numbers[-1])
+        _, data = checkpoint.verify(home, numbers[-1])
+        episodes = seal.npz_arrays(data, only="recorder/episodes")["recorder/episodes"]
+        return f"at episode {int(episodes.min()):,}"
     except checkpoint.CorruptCheckpoint as error:
         raise CorruptRecord(f"checkpoint {numbers[-1]}: {error}") from None
-    with np.load(home / f"{numbers[-1]:012d}.npz", allow_pickle=False) as file:
-        return f"at episode {int(file['recorder/episodes'].min()):,}"
+    except (ValueError, KeyError):  # sealed by another hand
+        raise CorruptRecord(f"checkpoint {numbers[-1]}: it is not what a run wrote") from None
 
 
 def _batch_rows(directory: Path) -> Iterator[RunRow]:
     """The runs of a batch that have no directory of their own yet."""
     try:
-        batch = seal.unseal_json(disk.read(directory / runner.BATCH))
+        batch = seal.read_sealed(directory / runner.BATCH)
         names = [str(name) for name in batch["runs"]]
         holder = disk.lock_holder(directory / run_dir.LOCK)
         state, why = (RUNNING, holder) if holder else (STOPPED, _last_checkpoint(directory))
@@ -148,7 +152,7 @@ def count_sweeps(rows: list[RunRow]) -> list[SweepCount]:
 
 def _count_sweep(home: Path, rows: list[RunRow]) -> SweepCount | None:
     try:
-        sweep = seal.unseal_json(disk.read(home / runner.SWEEP))
+        sweep = seal.read_sealed(home / runner.SWEEP)
         wanted = set(sweep["runs"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # not a sweep, or damaged: the next `ersac sweep` writes the file again

@@ -234,7 +234,7 @@ def lock_sweep(home: Path, title: str, wanted: Sequence[SingleRun]) -> Iterator[
 def read_title(home: Path) -> str | None:
     """The sweep that a directory holds; None where sweep.json is damaged (it is rewritten)."""
     with contextlib.suppress(ValueError, RecursionError):
-        return str(seal.unseal_json(disk.read(home / SWEEP)).get("sweep"))
+        return str(seal.read_sealed(home / SWEEP).get("sweep"))
     return None
 
 
@@ -425,7 +425,7 @@ def write_records(batch: Batch, session: Session) -> dict[str, str]:
         if is_finished(batch.home, instance):
             continue
         disk.make_directory(directory)
-        run_dir.write_fingerprint(directory)
+        run_dir.write_fingerprint(directory, settings.env)
         run_dir.write_settings(directory, settings)
         if index in recorder.failed:
             run_dir.write_failure(directory, settings, recorder.failed[index])

@@ -43,7 +43,8 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
         case spaces.Box():
             if not space.shape:
                 return Box((1,)), lambda obs: obs[:, None].astype(np.float32)
-            return Box(space.shape), lambda obs: obs.astype(np.float32)
+            stored_as: Any = "bytes" if space.dtype == np.uint8 else "floats"
+            return Box(space.shape, stored_as=stored_as), lambda obs: obs.astype(np.float32)
     cameras, vector = _camera_codecs(space), _vector_codec(space)
     if not cameras and vector is None:
         raise SettingsError(
@@ -52,7 +53,8 @@ def observation_codec(space: gymnasium.Space) -> tuple[Space, Encode]:
         )
     entries, encoders = [box for box, _ in cameras], [encode for _, encode in cameras]
     if vector is not None:
-        entries.append(Box((vector.size,)))
+        stored_as = "bits" if isinstance(space, spaces.MultiBinary) else "floats"
+        entries.append(Box((vector.size,), stored_as=stored_as))
         encoders.append(vector.encode)
     if not cameras:
         return entries[0], encoders[0]
