@@ -222,8 +222,8 @@ def settings(
     found = {}
     defaults = make_settings(env, agent, uncertainty)
     for path, hint, value in config.leaves(defaults):
-        owner: Any = functools.reduce(getattr, path[:-1], defaults)
-        if text := config.field_docs(type(owner)).get(path[-1]):
+        owner: Any = type(functools.reduce(getattr, path[:-1], defaults))
+        if text := config.field_docs(owner).get(path[-1]):
             found[config.keyword(path[-1], hint)] = (value, text)
     return found
 

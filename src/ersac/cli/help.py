@@ -97,8 +97,8 @@ class OptionRow(NamedTuple):
 def list_options(default: Any) -> Iterator[OptionRow]:
     """The options of a command, except positional arguments, hidden ones and those of output."""
     for path, hint, value in config.leaves(default):
-        owner = functools.reduce(getattr, path[:-1], default)
-        text = config.field_docs(type(owner)).get(path[-1], "")
+        owner: Any = type(functools.reduce(getattr, path[:-1], default))
+        text = config.field_docs(owner).get(path[-1], "")
         marks = getattr(hint, "__metadata__", ())
         if path[-1] in OUTPUT or tyro.conf.Positional in marks or tyro.conf.Suppress in marks:
             continue

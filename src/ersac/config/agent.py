@@ -42,7 +42,7 @@ class LocalSeeking:
     """Initial ratio of tau(s, a) to sigma(s, a)."""
     tau_learning_rate: Rate = 4e-2
     """Adam learning rate of the logarithm of that ratio."""
-    tau_min: Tau = 1e-3
+    tau_min: Tau = 1e-4
     """Entropy weight where sigma is 0, in units of reward."""
     learn_tau: bool = False
     """Learn the ratio by gradient descent on the payoff; otherwise it stays at --tau-scale."""

@@ -66,7 +66,8 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac-local": dataclasses.replace(
         NETWORK,
         risk=LocalSeeking(),
-        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
+        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=0.3, reward_rate=0.9),
+        policy_rate=0.1,
     ),
     "ersac-local-replay": dataclasses.replace(NETWORK_REPLAY, risk=LocalSeeking()),
     "ersac-sampled": dataclasses.replace(NETWORK, critic="sampled"),
