@@ -21,7 +21,7 @@ GROUPS = {
     "Environment": (env.DeepSea, env.Gymnax, env.Gym, env.Normalise),
     "Run": (run.Run, run.Track, run.Evaluate),
     "Agent": (agent.ActorCritic, agent.BootDQN),
-    "Risk": (agent.Seeking, agent.Neutral, agent.Optimist),
+    "Risk": (agent.Seeking, agent.LocalSeeking, agent.Neutral, agent.Optimist),
     "Replay": (agent.OnPolicy, agent.Replay),
     "Uncertainty": (*config.UNCERTAINTIES.values(),),
 }
