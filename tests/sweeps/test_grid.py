@@ -70,6 +70,7 @@ def test_a_grid_has_every_combination_with_every_seed():
         ({"gamma": [0.9]}, 0, {}, "seeds must be a number from 1 on or a list"),
         ({"gamma": [0.9]}, [1, 1], {}, "seeds must be a number from 1 on or a list of different"),
         ({"gamma": [0.9]}, True, {}, "seeds must be"),
+        ({"gamma": [0.9]}, [[1]], {}, "seeds must be"),
         ({"gamma": [0.9]}, 1, {"gamma": 0.8}, "gamma is given twice"),
         ({"seed": [1, 2]}, 1, {}, "seed is not a setting of a sweep's runs"),
         ({"env": ["CartPole-v1", "Nope"]}, 1, {}, "unknown environment 'Nope'"),
@@ -183,6 +184,7 @@ def test_a_sweep_in_a_file_is_stopped_and_finished_by_the_same_command(tmp_path)
         ('enviroment = "deep-sea"', "unknown entry of"),
         ('env = "deep-sea"\nseeds = 0', "seeds must be"),
         ('env = "deep-sea"\n[grid]\ngamma = 1', "grid: gamma must be a list"),
+        ('env = "deep-sea"\nout = 5', "out must be text, not 5"),
         ('env = "deep-sea"\nengine = "rai"', "unknown engine 'rai'; did you mean ray?"),
     ],
 )

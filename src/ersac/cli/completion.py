@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import io
 import keyword
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 
@@ -66,10 +66,11 @@ def flat_options(cls: type) -> type:
         metadata = getattr(hint, "__metadata__", ())
         if tyro.conf.Suppress in metadata or tyro.conf.Positional in metadata:
             continue
-        values: Any = Literal.__getitem__(WORDS[name]) if name in WORDS else hint
+        values: Any = cast(Any, Literal)[WORDS[name]] if name in WORDS else hint
         field = name[2:].replace("-", "_")
         if keyword.iskeyword(field):
-            values, field = Annotated[values, tyro.conf.arg(name=field)], f"{field}_"
+            values = cast(Any, Annotated)[values, tyro.conf.arg(name=field)]
+            field += "_"
         fields[field] = bool if hint is bool else values | None
     defaults = {name: False if hint is bool else None for name, hint in fields.items()}
     return dataclasses.make_dataclass(

@@ -84,7 +84,8 @@ def list_seeds(seeds: Any) -> Iterable[int]:
     """The seeds of a sweep: 0 to n - 1 for a number n, else those given."""
     if isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0:
         return range(seeds)
-    if isinstance(seeds, list | tuple | range) and seeds and len(set(seeds)) == len(seeds):
+    is_list = isinstance(seeds, list | tuple | range) and all(type(seed) is int for seed in seeds)
+    if is_list and seeds and len(set(seeds)) == len(seeds):
         return seeds
     raise SettingsError(
         f"seeds must be a number from 1 on or a list of different seeds, not {short_repr(seeds)}"
@@ -109,6 +110,9 @@ def read_sweep_file(path: Path) -> tuple[GridSweep, dict[str, Any]]:
         raise SettingsError(f"{path} is not TOML: {error}") from None
     for name in data:
         config.pick(f"entry of {path}", name, dict.fromkeys(FILE_KEYS))
+    for name in ("out", "engine"):
+        if not isinstance(data.get(name, ""), str):
+            raise SettingsError(f"{path}: {name} must be text, not {short_repr(data[name])}")
     settings = data.pop("settings", {})
     if not isinstance(settings, dict):
         raise SettingsError(f"{path}: [settings] must be a table")
