@@ -1,6 +1,8 @@
 """The Python API: `train`, its `Result`, and `load`."""
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,6 +37,7 @@ __all__ = [
     "train",
 ]
 
+JAX_OPTIONS = ("JAX_PLATFORMS", "JAX_ENABLE_X64")  # with which jax may not be usable
 EnvLike = str | Callable[[], Any]  # a name, or a function that creates a Gymnasium environment
 
 
@@ -193,10 +196,11 @@ def check_before_start(settings: Experiment, out: Path | None, track: Track) -> 
             f"ersac.train({env.id}, out=..., resume=True)"
         )
     check_env(env, display.note)
+    # Importing jax takes a second, and the directory may still be refused.
+    if sys.modules.get("jax") or any(name in os.environ for name in JAX_OPTIONS):
+        from ersac.loops import devices
 
-    from ersac.loops import devices  # imports jax: last
-
-    devices.check_jax(env.on_host)
+        devices.check_jax(env.on_host)
 
 
 def make_result(session: Session, carry: Any) -> Result:
