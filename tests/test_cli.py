@@ -306,7 +306,8 @@ def test_depth_20_is_solved_by_four_of_four_and_writes_a_run_directory(tmp_path)
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
     summary = json.loads(last)
-    assert lines[0].startswith("episode ")
+    assert lines[0] == "compiling"
+    assert lines[1].startswith("episode ")
     assert {
         "agent",
         "env",

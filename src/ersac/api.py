@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +60,7 @@ __all__ = [
 ]
 
 read = read_result
+JAX_OPTIONS = ("JAX_PLATFORMS", "JAX_ENABLE_X64")  # with which jax may not be usable
 EnvLike = str | Callable[[], Any]  # a name, or a function that creates a Gymnasium environment
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -425,10 +428,11 @@ def check_before_start(settings: Experiment, out: Path | None, track: Track) -> 
             f"ersac.train({env.id}, out=..., resume=True)"
         )
     check_env(env, display.note)
+    # Importing jax takes a second, and the directory may still be refused.
+    if sys.modules.get("jax") or any(name in os.environ for name in JAX_OPTIONS):
+        from ersac.loops import devices
 
-    from ersac.loops import devices  # imports jax: last
-
-    devices.check_jax(env.on_host)
+        devices.check_jax(env.on_host)
 
 
 def make_result(session: Session, carry: Any) -> Result:

@@ -55,8 +55,9 @@ def run_and_signal(
         if process.returncode == -number or last == ["ersac: stopped at once"]:
             return "between", False
         assert process.returncode == 128 + number, err
-        assert len(last) == 1
-        assert last[0].startswith("ersac: stopped; resume with: ersac resume ")
+        answer, stopped = last
+        assert answer.startswith(f"ersac: {signal.Signals(number).name}: saving and stopping")
+        assert stopped.startswith("ersac: stopped; resume with: ersac resume ")
         assert seconds < 5
     return met, any(directory.rglob("*.partial"))
 

@@ -148,8 +148,8 @@ def check_memory(settings: Experiment, size: EnvSize | None = None) -> None:
 
 
 def _gigabytes(size: int) -> str:
-    """Whole gigabytes, or tenths where there are less than ten."""
-    return f"{size / 1e9:,.0f}" if size >= 10e9 else f"{size / 1e9:.2g}"
+    """Whole gigabytes, or two digits where there are less than two: in a small container."""
+    return f"{size / 1e9:,.0f}" if size >= 2e9 else f"{size / 1e9:.2g}"
 
 
 def largest_fit(settings: Experiment, name: str, have: int, size: EnvSize | None = None) -> int:

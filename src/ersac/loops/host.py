@@ -56,8 +56,8 @@ from ersac.runs.seal import arrays_below
 from ersac.types import Array, Key, Learner, Trajectory, Tree
 
 POLL_SECONDS = 0.1  # how often a waiting thread checks whether it was stopped
-JOIN_SECONDS = 2.0  # for the actor to end; one that is still in a step is left there
-LEARN_SECONDS = 1.0  # an update that takes longer is left behind when a signal comes
+JOIN_SECONDS = 1.0  # for the actor to end; one that is still in a step is left there
+LEARN_SECONDS = 0.5  # an update that takes longer is left behind when a signal comes
 STEP_SECONDS = 300.0  # for a step of an environment to return
 MAX_PACKED = 2**13  # numbers: copying a larger array takes longer than passing it as an argument
 ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # waking a thread takes longer than acting

@@ -83,7 +83,9 @@ def in_process_env(make: EnvFactory, name: str, envs: int, frames: int) -> HostE
 
     def step(actions: np.ndarray) -> HostStep:
         nonlocal ended, window
-        decoded, fake = decode(actions), ended
+        # Integers of numpy, as the space's sample() returns and the checker sends.
+        decoded = [np.int64(a) if type(a) is int else a for a in decode(actions)]
+        fake = ended
         try:
             obs, reward, terminated, truncated, info = zip(
                 *map(_step_or_reset, instances, fake.tolist(), decoded), strict=True

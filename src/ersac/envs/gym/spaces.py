@@ -137,15 +137,13 @@ def action_codec(
         case spaces.Discrete():
             n, start = int(space.n), int(space.start)
 
-            def decode(actions: np.ndarray) -> list[np.int64]:
-                """Checked, because some environments hang on an action outside their space.
-
-                They are of the type that the space's sample() returns, and that the checker sends.
-                """
-                assert 0 <= actions.min() <= actions.max() < n, (
+            def decode(actions: np.ndarray) -> list[int]:
+                """Checked, because some environments hang on an action outside their space."""
+                indices = actions.tolist()
+                assert 0 <= min(indices) <= max(indices) < n, (
                     f"actions {actions} are not all from 0 to {n - 1}"
                 )
-                return list(actions.astype(np.int64) + start)
+                return [index + start for index in indices] if start else indices
 
             return Discrete(n), decode
         case _ if (sizes := choice_sizes(space)) is not None and sum(sizes) > 0:
