@@ -112,7 +112,8 @@ def test_a_full_minatar_replay_fits_into_a_small_checkpoint():
     length, one = settings.agent.rollout, np.zeros
     example = Trajectory(
         obs=one((length + 1, *env.observations.shape), np.float32),
-        **{name: one(length, np.float32) for name in Trajectory._fields[1:]},
+        **{name: one(length, np.float32) for name in Trajectory._fields[1:-1]},
+        noise=one((length, settings.agent.uncertainty.members), np.float32),
     )
     buffer = make_buffer(settings.agent, env.envs, env.observations)
     ring = jax.eval_shape(buffer.init, example)
