@@ -106,6 +106,15 @@ def test_draws_are_normal_and_env_actions_are_in_the_box():
     np.testing.assert_allclose(middle, low / 2 + high / 2, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("params", PARAMS)
+def test_gradients_of_a_normal_policy_are_natural(float64, params):
+    """Fisher's inverse times the gradient: no narrow policy has a larger step than a wide one."""
+    mean, std = mean_and_std(params)
+    drawn = jnp.array([mean + 0.7])
+    gradient = jax.grad(LINE.log_prob)(jnp.asarray(params), drawn)
+    np.testing.assert_allclose(gradient, [0.7, 0.5 * ((0.7 / std) ** 2 - 1)], rtol=1e-9)
+
+
 def test_a_continuous_action_counts_as_one_action():
     params = jnp.zeros((3, 5, 2))
     np.testing.assert_array_equal(LINE.log_pi(params), np.zeros((3, 5, LINE.n_actions)))

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.lax import stop_gradient
 
 from ersac.algorithm import game
 from ersac.envs.base import ActionSpace, Box, Discrete, MultiDiscrete
+from ersac.nets.layers import scale_gradient
 from ersac.types import Array, Key
 
 MAX_JOINT = 256  # combinations of a product of actions that are numbered for `all-actions`
@@ -177,9 +179,18 @@ def tanh_normal(box: Box) -> ActionDist:
     log_tanh_slope = lambda u: 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
 
     def split(dist_params: Array) -> tuple[Array, Array]:
-        """Return means and log standard deviations, each [..., size]."""
-        log_std = jnp.clip(dist_params[..., size:], MIN_LOG_STD, MAX_LOG_STD)
-        return dist_params[..., :size], log_std
+        """Return means and log standard deviations, each [..., size].
+
+        Their gradients are natural (Kakade 2001): multiplied by the inverse of Fisher's
+        information, the variance for a mean and 1/2 for a log standard deviation. The gradient of
+        log pi with respect to a mean is (action - mean) / variance: as it is, a step at a rate per
+        visit would throw a mean out of the box once the policy is narrow. The gradient ignores
+        the limits of a log standard deviation, so that what has passed them can return.
+        """
+        mean, log_std = dist_params[..., :size], dist_params[..., size:]
+        clipped = jnp.clip(stop_gradient(log_std), MIN_LOG_STD, MAX_LOG_STD)
+        log_std = clipped + 0.5 * (log_std - stop_gradient(log_std))
+        return scale_gradient(mean, jnp.exp(2 * clipped)), log_std
 
     def draw(dist_params: Array, normal: Array) -> Array:
         mean, log_std = split(dist_params)
