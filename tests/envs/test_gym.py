@@ -630,6 +630,7 @@ class TestWorkers:
                 if process.name == "ersac-CartPole-v1"
             ]
             assert len(workers) == 2
+            workers.sort(key=lambda process: process.pid)  # in the order of their start
             for process in workers:
                 for number in (signal.SIGINT, signal.SIGTERM):
                     os.kill(process.pid, number)
