@@ -1860,7 +1860,7 @@ FAULTS = [
         "in_process_env.encode_batch",
         "replace",
         "envs/test_gym.py",
-        "TestFactors::test_masks_travel_with_their_observations",
+        "test_masks_travel_with_their_observations",
         old="np.array(A)",
         new="np.array(A)[::-1]",
     ),

@@ -522,21 +522,22 @@ class TestFactors:
     def test_at_the_end_of_an_episode_no_mask_is_needed(self, mask):
         assert read_mask({"action_mask": mask}, (2, 3), at_end=True).all()
 
-    @pytest.mark.parametrize("workers", [0, 2])
-    def test_masks_travel_with_their_observations(self, workers):
-        """Also through worker processes, and when an environment is reset between two steps."""
-        env = host_env(Doors, "doors", envs=2, workers=workers)
-        try:
-            assert env.observations == PackedSpace((Box((2,)),), choices=5)
-            obs = env.reset(3)
-            for _ in range(9):
-                seen, allowed = unpack(env.observations, jnp.asarray(obs))
-                seen, allowed = np.asarray(seen), np.asarray(allowed)
-                np.testing.assert_array_equal(allowed, [Doors.mask(*row) for row in seen])
-                choices = np.stack([allowed[:, :2].argmax(1), allowed[:, 2:].argmax(1)], axis=1)
-                obs = env.step(choices).obs
-        finally:
-            env.close()
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_masks_travel_with_their_observations(workers):
+    """Also through worker processes, and when an environment is reset between two steps."""
+    env = host_env(Doors, "doors", envs=2, workers=workers)
+    try:
+        assert env.observations == PackedSpace((Box((2,)),), choices=5)
+        obs = env.reset(3)
+        for _ in range(9):
+            seen, allowed = unpack(env.observations, jnp.asarray(obs))
+            seen, allowed = np.asarray(seen), np.asarray(allowed)
+            np.testing.assert_array_equal(allowed, [Doors.mask(*row) for row in seen])
+            choices = np.stack([allowed[:, :2].argmax(1), allowed[:, 2:].argmax(1)], axis=1)
+            obs = env.step(choices).obs
+    finally:
+        env.close()
 
 
 class TestIds:
