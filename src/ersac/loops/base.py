@@ -29,7 +29,9 @@ class EpisodeSteps(NamedTuple):
     ended: Any  # bool
     goal: Any  # bool   read only where `ended`
     episode_return: Any
-    is_real: Any = None  # bool   not the fake step after a truncation; None: all steps are real
+    # Steps to add to the episode's length: 1, 0 for the fake step after a truncation, and minus its
+    # length where an episode broke off. None: 1 everywhere.
+    counted: Any = None
 
 
 def no_signal() -> int:

@@ -85,6 +85,7 @@ class SeedState:
         self.obs: np.ndarray | None = None  # [N, ...]
         self.episode_state: Tree = ()
         self.episode_return = np.zeros(env.envs, np.float64)
+        self.episode_steps = np.zeros(env.envs, np.int32)
 
 
 # The functions that are compiled. Each takes static settings and a specification first.
@@ -521,17 +522,21 @@ def _episodes(seed_state: SeedState, steps: list[HostStep]) -> EpisodeSteps:
     """Return the state of the episodes after each step [N, T]."""
     ended = stack_steps(step.ended for step in steps)
     goal = stack_steps(step.goal for step in steps)
+    counted = stack_steps((step.mask for step in steps), np.int32)
     returns = np.empty(ended.shape)
     for t, step in enumerate(steps):
         seed_state.episode_return += step.reward
+        seed_state.episode_steps += counted[:, t]
         returns[:, t] = seed_state.episode_return
-        seed_state.episode_return[step.ended] = 0.0
+        over = step.ended
         if step.lost is not None:
-            seed_state.episode_return[step.lost] = 0.0
+            over = over | step.lost
+            counted[step.lost, t] -= seed_state.episode_steps[step.lost]
+        seed_state.episode_return[over] = 0.0
+        seed_state.episode_steps[over] = 0
     if seed_state.env.target is not None:
         goal = goal | (returns >= seed_state.env.target)
-    is_real = stack_steps(step.mask > 0 for step in steps)
-    return EpisodeSteps(ended, goal, returns, is_real)
+    return EpisodeSteps(ended, goal, returns, counted)
 
 
 def wait_for_parameters(seed_state: SeedState, rollouts: int, stop: threading.Event) -> None:

@@ -69,8 +69,8 @@ class Recorder:
             self._add_episodes(i, goals, returns.astype(np.float32))
             self.end_steps[i].append(before + (1 + np.nonzero(ended)[0]) * ended[0].size)
             if self.env.episode_length is None:
-                is_real = chunk.episodes.is_real
-                self._add_lengths(i, ended, np.ones_like(ended) if is_real is None else is_real[i])
+                counted = chunk.episodes.counted
+                self._add_lengths(i, ended, np.ones_like(ended) if counted is None else counted[i])
         self._add_metrics(chunk.metrics, chunk.seconds)
 
     def _add_metrics(self, metrics: dict[str, np.ndarray], seconds: float) -> None:
@@ -97,11 +97,11 @@ class Recorder:
             "mean_length": recent_means(self.lengths, np.nan),
         }
 
-    def _add_lengths(self, i: int, ended: np.ndarray, is_real: np.ndarray) -> None:
+    def _add_lengths(self, i: int, ended: np.ndarray, counted: np.ndarray) -> None:
         """Add the lengths of the episodes that ended, from two arrays [rollouts, N, T]."""
         if len(self.unfinished) <= i:
             self.unfinished.append(np.zeros(ended[0].size // ended.shape[-1], np.int32))
-        self.unfinished[i], lengths = episode_lengths(self.unfinished[i], ended, is_real)
+        self.unfinished[i], lengths = episode_lengths(self.unfinished[i], ended, counted)
         self.lengths[i].append(lengths)
 
     def last_row(self) -> dict[str, np.ndarray]:
@@ -315,22 +315,22 @@ class Recorder:
 
 
 def episode_lengths(
-    before: np.ndarray, ended: np.ndarray, is_real: np.ndarray
+    before: np.ndarray, ended: np.ndarray, counted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (the steps of the unfinished episodes [N], the length of every episode that ended).
 
-    before: the steps of the current episodes before these rollouts [N]; ended, is_real:
+    before: the steps of the current episodes before these rollouts [N]; ended, counted:
     [rollouts, N, T]. Lengths are in the order of `ended[ended]`.
     """
     by_env = lambda array: array.reshape(len(ended), len(before), -1).swapaxes(0, 1)  # [N, R, T]
     ends = by_env(ended)
-    counted = before[:, None] + by_env(is_real).reshape(len(before), -1).cumsum(axis=1)  # [N, RT]
-    env, at = np.nonzero(ends.reshape(counted.shape))
-    counts = counted[env, at]
+    total = before[:, None] + by_env(counted).reshape(len(before), -1).cumsum(axis=1)  # [N, RT]
+    env, at = np.nonzero(ends.reshape(total.shape))
+    counts = total[env, at]
     is_first = np.diff(env, prepend=-1) > 0
     lengths = np.zeros(ends.shape, np.int32)
     lengths[ends] = counts - np.where(is_first, 0, np.roll(counts, 1))
-    unfinished = counted[:, -1].astype(np.int32)
+    unfinished = total[:, -1].astype(np.int32)
     is_last = np.diff(env, append=len(before)) > 0
     unfinished[env[is_last]] -= counts[is_last].astype(np.int32)
     return unfinished, lengths.swapaxes(0, 1)[ends.swapaxes(0, 1)]
