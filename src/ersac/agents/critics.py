@@ -115,7 +115,7 @@ def natural_gradient(
     """
     k = mask_logits(k, allowed)
     logits = jnp.maximum((k - jnp.max(k, axis=-1, keepdims=True)) / weight, -limit)
-    direction = jax.nn.log_softmax(mask_logits(logits, allowed)) - log_pi
+    direction = jax.nn.log_softmax(logits) - log_pi
     if allowed is None:
         return stop_gradient(direction - jnp.mean(direction, axis=-1, keepdims=True))
     centre = jnp.mean(direction, axis=-1, keepdims=True, where=allowed)
