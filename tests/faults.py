@@ -1843,7 +1843,6 @@ FAULTS = [
         "drop_call",
         "agents/test_critics.py",
         "test_the_natural_gradient_with_a_mask_is_that_of_the_allowed_actions",
-        index=1,
         near="mask_logits",
     ),
     Fault(
