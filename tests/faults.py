@@ -848,8 +848,7 @@ FAULTS = [
         "flip_sign",
         "agents/test_critics.py",
         "test_tau_plays_against_the_mean_over_actions",
-        index=1,
-        near="weight",
+        near="fixed_policy",
     ),
     Fault(
         "agents/actor_critic.py",
@@ -1862,5 +1861,32 @@ FAULTS = [
         "test_masks_travel_with_their_observations",
         old="np.array(A)",
         new="np.array(A)[::-1]",
+    ),
+    # a tau for each state and action
+    Fault(
+        "algorithm/risk.py",
+        "local_tau",
+        "replace",
+        "algorithm/test_risk.py",
+        "test_local_tau_without_a_floor_is_the_best_multiple_of_sigma",
+        old="jnp.sqrt(A)",
+        new="A",
+    ),
+    Fault(
+        "algorithm/game.py",
+        "entropy_bonus",
+        "drop_factor",
+        "algorithm/test_risk.py",
+        "test_the_weighted_entropy_is_the_entropy_where_all_weights_are_equal",
+        side="left",
+        index=1,
+    ),
+    Fault(
+        "agents/critics.py",
+        "boltzmann_policy",
+        "flip_sign",
+        "agents/test_critics.py",
+        "test_the_policy_of_local_weights_maximises_its_objective",
+        near="total",
     ),
 ]
