@@ -285,7 +285,7 @@ def test_a_run_of_another_format_is_refused_in_one_line(tmp_path):
     (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
     done = ersac("resume", "run", cwd=tmp_path, code=WITHOUT_JAX)
     assert (done.returncode, done.stderr.count("\n")) == (74, 1)
-    assert "settings.json was written by another version of ersac" in done.stderr
+    assert "settings.json was written by an older ersac" in done.stderr
 
 
 def test_depth_20_is_solved_by_four_of_four_and_writes_a_run_directory(tmp_path):

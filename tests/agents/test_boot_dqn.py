@@ -616,7 +616,7 @@ def test_a_run_is_recorded_like_any_other(tmp_path):
         **small,
     )
     _, metrics, moments = run_dir.read_results(tmp_path / "run")
-    assert set(metrics.values) == {"value", "loss", "sigma2"}
+    assert set(metrics.values) == {"value", "loss", "sigma2", "goal_share"}
     assert metrics.values["loss"].shape == (2, len(metrics.step))
     assert np.isfinite(metrics.values["loss"]).all()
     assert moments[-1].sigma.shape == (4, 4)

@@ -113,7 +113,7 @@ def test_rounding_never_draws_an_empty_slot(monkeypatch, share):
         buffer = replay.prioritised(capacity, 1, 1, 1.0, 1.0)
         drawn = jax.jit(
             lambda priority, buffer=buffer, held=held: buffer.draw(
-                replay.RingState((), priority, jnp.asarray(held)), UNUSED, 0, ()
+                replay.RingState(Trajectory(*[()] * 7), priority, jnp.asarray(held)), UNUSED, 0, ()
             )[1]
         )
         for seed in range(20):

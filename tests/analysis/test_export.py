@@ -167,7 +167,7 @@ def test_errors_are_one_line(ersac, tmp_path, monkeypatch):
             "unknown table 'episode'; did you mean episodes?",
         ),
         (("export", "ersac", "--too", "x.csv"), "did you mean --to?"),
-        (("export", "stopped", "--to", "x.csv"), "nothing to export"),
+        (("export", "missing", "--to", "x.csv"), "nothing to export"),
     ]:
         code, out, err = ersac(*argv)
         assert (code, out) == (2, [])

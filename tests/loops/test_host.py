@@ -118,10 +118,10 @@ def test_every_environment_of_a_run_is_reset_with_its_own_seed():
             return super().reset(seed=seed)
 
     chosen = settings(lockstep=True, seeds=2, seed=7, make=Recorded)
-    program = host.prepare_host(chosen)
+    program, later = host.prepare_host(chosen), host.prepare_host(chosen)
     seeds.clear()  # those of the checks in prepare_host
     saved = host.snapshot_host(program, chunks(program, 1)[-1].carry)
-    resumed = host.restore_host(host.prepare_host(chosen), saved)
+    resumed = host.restore_host(later, saved)
     starts = [(7, 0), (8, 0), (7, CHUNK), (8, CHUNK)]
     chunks(resumed, 1)
     assert [seed for seed in seeds if seed is not None] == [

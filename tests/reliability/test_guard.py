@@ -85,8 +85,8 @@ def injector(monkeypatch):
 
         return env._replace(step=step)
 
-    def logits(parts, params, obs, original=actor_critic.policy_logits):
-        return inject.at(original(parts, params, obs), "logits", obs // DEPTH)
+    def logits(parts, params, obs, allowed, original=actor_critic.policy_logits):
+        return inject.at(original(parts, params, obs, allowed), "logits", obs // DEPTH)
 
     def uncertainty(*args, original=agent_build.make_uncertainty):
         result = original(*args)

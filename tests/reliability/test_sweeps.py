@@ -61,7 +61,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
         run / "settings.json", lambda data: b"[" * 100_000
     ),
     "settings.json is missing": lambda run: (run / "settings.json").unlink(),
-    "cannot read": lambda run: ((run / "summary.json").unlink(), (run / "summary.json").mkdir()),
+    "cannot use": lambda run: ((run / "summary.json").unlink(), (run / "summary.json").mkdir()),
 }
 
 

@@ -154,7 +154,8 @@ def assert_same(shown: Shown, wanted: Shown) -> None:
     assert shown.keys() == wanted.keys()
     for seed, series in wanted.items():
         paces = shown[seed].pop("by step/steps_per_second")  # the only one that may differ
-        assert [at for at, _ in paces] == [at for at, _ in series["by step/tau"]]
+        # That of an earlier session is not stored: a checkpoint depends on no clock.
+        assert [at for at, _ in paces] == [at for at, _ in series["by step/tau"]][-len(paces) :]
         assert min(pace for _, pace in paces) > 0
         assert shown[seed].keys() == series.keys()
         for name, points in series.items():
@@ -174,7 +175,7 @@ def undisturbed(tmp_path_factory):
 def test_trackers_show_the_facts(undisturbed):
     result, out = undisturbed
     wanted = expected(result)
-    assert [len(points) for points in wanted[8].values()] == [13, 13, 13, 2, 2]
+    assert [len(points) for points in wanted[8].values()] == [13] * 8 + [2] * 2
     assert_same(tensorboard(out), wanted)
     assert_same(wandb(out), wanted)
 

@@ -1,6 +1,7 @@
 """The episode statistics and metrics of a run, collected chunk by chunk. No jax here."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -217,7 +218,7 @@ class Recorder:
         rows = self.rows or [self._pending_row()]
         return {
             name: np.stack([row[name] for row in rows], axis=-1)[..., : len(self.rows)]
-            for name in rows[0]
+            for name in sorted(rows[0])  # a resumed run has read them in another order
         }
 
     def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
@@ -255,7 +256,6 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
-            "paces": np.asarray(self.paces),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
             **{f"pending_{name}": values for name, values in self.pending.items()},
         }
@@ -310,7 +310,7 @@ class Recorder:
             {name: column[..., m] for name, column in columns.items()}
             for m in range(len(columns["step"]))
         ]
-        recorder.paces = list(state.get("paces", np.full(len(recorder.rows), np.nan)))
+        recorder.paces = [math.nan] * len(recorder.rows)  # a checkpoint depends on no clock
         return recorder
 
 
