@@ -700,7 +700,7 @@ def test_an_environment_is_a_name_or_a_factory():
 
 def test_a_run_with_a_custom_environment_is_resumed_only_in_python(tmp_path, capsys):
     short = TINY | {"steps": 100, "chunk": 5, "seeds": 1, "out": tmp_path / "run", "resume": True}
-    make = lambda: OddEven()  # noqa: PLW0108   a class could be imported by another process
+    make = lambda: OddEven()  # the class itself could be imported by another process
     first = ersac.train(make, **short)
     assert first.evaluate(2, show=False).returns.tolist() == [10.0, 1.0]  # seed 3 is odd
     more = ersac.train(make, **short | {"steps": 200})
