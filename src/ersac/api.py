@@ -90,6 +90,8 @@ def make_settings(
     changes: any setting by its name, at whatever level it is nested.
     """
     env_settings = resolve_env(env)
+    if changes.get("network", "") is None:
+        del changes["network"]  # the agent's own, as with `uncertainty`
     agent_settings = preset(agent, uncertainty, changes.get("network"), env_settings)
     settings = Experiment(env_settings, agent, agent_settings, default_run(env_settings))
     return config.resolve_schedule(check(override(settings, **changes)))

@@ -104,7 +104,7 @@ class KilledRuns:
 @pytest.mark.timeout(600)  # nine agents are compiled
 def test_sigkill_sigint_and_sigterm(tmp_path, left):
     runs = KilledRuns(tmp_path, 300, left, seed=1)
-    runs.send([*[signal.SIGKILL] * 10, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 10])
+    runs.send([*[signal.SIGKILL] * 5, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 5])
     assert {met for met, _ in runs.met} == set(PRESETS)
 
 
