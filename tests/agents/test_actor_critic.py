@@ -9,8 +9,9 @@ from ersac import config
 from ersac.agents import actor_critic as ac
 from ersac.agents.actor_critic import BATCH
 from ersac.agents.build import make_agent, make_optimisers, make_parts
+from ersac.algorithm.action_dist import categorical, tanh_normal
 from ersac.config.presets import PRESETS, TABLE_PRESETS
-from ersac.envs.base import spec_of
+from ersac.envs.base import Box, spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.nets import heads
 from ersac.types import Params, Trajectory
@@ -277,3 +278,14 @@ def test_an_update_stores_the_running_means():
     np.testing.assert_allclose(tenth.advantage_square, 0.2 * half.advantage_square, rtol=1e-5)
     assert none.advantage_square == 0
     np.testing.assert_allclose(half.intrinsic, 0.3 * metrics["entropy"], rtol=1e-5)
+
+
+def test_targets_of_continuous_actions_have_no_importance_ratios_on_policy():
+    """Ratios of narrow densities are near 0 wherever the policy has moved: values diverged."""
+    mask, rho = jnp.array([1.0, 0.0, 1.0]), jnp.array([0.3, 0.0, 1.0])
+    line = tanh_normal(Box((1,), low=(-1.0,), high=(1.0,)))
+    on_policy, replay = config.ActorCritic(), config.ActorCritic(buffer=config.Replay())
+    weights = lambda settings, dist: ac.trace_weight(settings, dist, mask, rho)
+    np.testing.assert_array_equal(weights(on_policy, line), mask)
+    np.testing.assert_array_equal(weights(replay, line), rho)
+    np.testing.assert_array_equal(weights(on_policy, categorical(2)), rho)

@@ -26,7 +26,7 @@ from ersac.algorithm import game, returns
 from ersac.algorithm.action_dist import ActionDist, mask_logits
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
-from ersac.config import ActorCritic
+from ersac.config import ActorCritic, OnPolicy
 from ersac.nets import heads, layers
 from ersac.nets.tables import Store
 from ersac.types import Array, Learner, Memory, Params, Rng, Trajectory, Tree
@@ -52,6 +52,7 @@ class CriticInputs(NamedTuple):
     bonuses: Array  # [T+1, A]    of all actions
     weight: Array  # []           entropy weight, tau for ERSAC; [T+1, A] with a tau per action
     rho: Array  # [T]             clipped importance ratio; 0 on masked steps; no gradient
+    trace: Array  # [T]           weight of each step in the targets of J: see `trace_weight`
     advantage_square: Array  # []  running mean of squared advantages; 0 without one
     early_end_credit: Array  # []  intrinsic reward that an episode misses by terminating early
     sizes: tuple[int, ...] = ()  # the choices of each factor, where actions are a product
@@ -173,6 +174,7 @@ def actor_critic_loss(
         bonuses=bonuses,
         weight=weight,
         rho=rho,
+        trace=trace_weight(settings, action_dist, t.mask, rho),
         advantage_square=running.advantage_square,
         early_end_credit=running.intrinsic * parts.normaliser.lost_steps(memory.normaliser),
         sizes=action_dist.sizes,
@@ -197,6 +199,19 @@ def actor_critic_loss(
     priority = mean(jnp.abs(estimates.error))
     averages = RunningMeans(estimates.advantage_square, intrinsic)
     return -payoff + critic + reward, (priority, averages, metrics)
+
+
+def trace_weight(settings: ActorCritic, action_dist: ActionDist, mask: Array, rho: Array) -> Array:
+    """Return the importance ratios [T] in the targets of the critic, `rho` for discrete actions.
+
+    Where actions are continuous and on-policy they are one, as in PPO. The ratio of two narrow
+    densities is near 0 for most actions, although the policies are at most a few updates apart.
+    States at which the policy has moved would then never be learned, but be bootstrapped from, and
+    values diverge.
+    """
+    if action_dist.is_continuous and isinstance(settings.buffer, OnPolicy):
+        return mask
+    return rho
 
 
 def custom_metrics(
@@ -324,10 +339,11 @@ def estimate_sampled(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
 
     The policy ascends the payoff with the sign of [e-pol-grad]. The entropy in the targets is
     sampled, `-tau log pi(a)`, as in L_value of [a-kac]; its expectation is `tau H`. With a tau for
-    each action it is exact.
+    each action, and for continuous actions, it is exact.
     """
     j, weight = inputs.predicted[:, 0], inputs.weight  # [T+1], [] or [T+1, A]
-    entropy_bonus = -weight * inputs.log_pi_a if weight.ndim == 0 else inputs.entropy_bonus[:-1]
+    is_exact = weight.ndim > 0 or inputs.log_pi.shape[-1] == 1
+    entropy_bonus = inputs.entropy_bonus[:-1] if is_exact else -weight * inputs.log_pi_a
     entropy_bonus = stop_gradient(entropy_bonus)
     advantages = estimate_advantages(
         settings, inputs, stop_gradient(j), stop_gradient(inputs.bonus), entropy_bonus
@@ -359,7 +375,7 @@ def estimate_advantages(
     """
     r_tau = game.optimistic_reward(credit_early_ends(settings, inputs), bonus)
     discount = settings.gamma * inputs.t.discount
-    targets = returns.vtrace_targets(j, r_tau, entropy_bonus, discount, inputs.rho, settings.lam)
+    targets = returns.vtrace_targets(j, r_tau, entropy_bonus, discount, inputs.trace, settings.lam)
     advantage, scale = targets.action_value - j[:-1], inputs.mean_weight
     square = jnp.zeros_like(scale)
     if settings.normalise_advantages:

@@ -21,14 +21,12 @@ from ersac.types import Array, Key
 
 MAX_JOINT = 256  # combinations of a product of actions that are numbered for `all-actions`
 MASKED_LOGIT = -1e9  # of an action that is not allowed: its probability is exactly zero
-# The entropy of a continuous action is that of its box divided into this many cells a dimension: it
-# is positive while a policy covers more than one cell.
+# The entropy of a continuous action is that of the cell it falls in, of this many in a dimension.
 CELLS = 16
+NATURAL_SHARE = 0.2  # of the natural gradient; with all of it policies are narrow too early
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 1.0
-# Quadrature for means under a normal distribution. Evenly spaced nodes are far more accurate here
-# than Gauss-Hermite's, because the log-derivative of tanh is nearly piecewise linear.
-NODES = np.linspace(-4.5, 4.5, 25)
-WEIGHTS = np.exp(-(NODES**2) / 2) / np.exp(-(NODES**2) / 2).sum()
+CELL_EDGES = np.arctanh(np.linspace(-1, 1, CELLS + 1)[1:-1])  # before tanh
+TINY = 1e-7  # keeps the slope of p log p finite in an empty cell
 
 
 class ActionDist(NamedTuple):
@@ -47,6 +45,7 @@ class ActionDist(NamedTuple):
     take: Callable[[Array, Array], Array]  # [..., n_actions], action -> the mean over its factors
     # mask of the space's choices [..., n] -> mask of the outputs
     allowed: Callable[[Array], Array] = lambda mask: mask
+    is_continuous: bool = False
 
     @property
     def n_actions(self) -> int:
@@ -168,10 +167,10 @@ def tanh_normal(box: Box) -> ActionDist:
     """Return an independent normal distribution a dimension, mapped to a box by tanh.
 
     It is the policy of SAC (Haarnoja et al. 2018). Its parameters are means and log standard
-    deviations. Its entropy is measured in cells of the box (CELLS a dimension), so that it has a
-    zero, as the entropy of a categorical distribution does: with an unbounded differential entropy
-    tau would have no equilibrium. The solution of the game is not a tanh-normal distribution, so
-    the policy converges to the best of this family, and the duality gap of [e-saddle] does not
+    deviations. Its entropy is that of the cell of the box (CELLS a dimension) that an action falls
+    in, which is never negative: a differential entropy falls without bound as a policy becomes
+    narrow, and tau would grow for ever. The solution of the game is not a tanh-normal distribution,
+    so the policy converges to the best of this family, and the duality gap of [e-saddle] does not
     close.
     """
     size = box.size
@@ -185,12 +184,15 @@ def tanh_normal(box: Box) -> ActionDist:
         information, the variance for a mean and 1/2 for a log standard deviation. The gradient of
         log pi with respect to a mean is (action - mean) / variance: as it is, a step at a rate per
         visit would throw a mean out of the box once the policy is narrow. The gradient ignores
-        the limits of a log standard deviation, so that what has passed them can return.
+        the limits of a log standard deviation, so that what has passed them can return. A share of
+        them is used: nothing bounds the step of a normal policy as the probabilities 0 and 1 bound
+        that of a categorical one.
         """
         mean, log_std = dist_params[..., :size], dist_params[..., size:]
         clipped = jnp.clip(stop_gradient(log_std), MIN_LOG_STD, MAX_LOG_STD)
-        log_std = clipped + 0.5 * (log_std - stop_gradient(log_std))
-        return scale_gradient(mean, jnp.exp(2 * clipped)), log_std
+        log_std = clipped + 0.5 * NATURAL_SHARE * (log_std - stop_gradient(log_std))
+        natural_mean = scale_gradient(mean, NATURAL_SHARE * jnp.exp(2 * clipped))
+        return natural_mean, log_std
 
     def draw(dist_params: Array, normal: Array) -> Array:
         mean, log_std = split(dist_params)
@@ -204,15 +206,15 @@ def tanh_normal(box: Box) -> ActionDist:
         return jnp.sum(density - math.log(CELLS / 2), axis=-1)
 
     def entropy(dist_params: Array) -> Array:
-        """Return the mean of `-log_prob`, by quadrature."""
+        """Return the entropy of the cell that an action falls in, summed over dimensions."""
         mean, log_std = split(dist_params)
-        nodes = jnp.asarray(NODES, dist_params.dtype).reshape(-1, *[1] * mean.ndim)
-        nodes = jnp.broadcast_to(nodes, (len(NODES), *mean.shape))
-        slopes = log_tanh_slope(mean[None] + jnp.exp(log_std)[None] * nodes)
-        slope = jnp.tensordot(jnp.asarray(WEIGHTS, dist_params.dtype), slopes, axes=1)
-        return jnp.sum(
-            0.5 * math.log(2 * math.pi * math.e) + log_std + slope + math.log(CELLS / 2), axis=-1
-        )
+        edges = jnp.asarray(CELL_EDGES, dist_params.dtype)
+        edges = jnp.broadcast_to(edges, (*mean.shape, len(CELL_EDGES)))  # [..., size, CELLS - 1]
+        scaled = (edges - mean[..., None]) * jnp.exp(-log_std)[..., None]
+        below = jax.scipy.special.ndtr(scaled)  # the probability of all cells below each edge
+        ends = jnp.zeros_like(below[..., :1])
+        cells = jnp.diff(jnp.concatenate([ends, below, ends + 1], axis=-1), axis=-1)
+        return jnp.sum(jax.scipy.special.entr(cells + TINY), axis=(-2, -1))
 
     def action_index(action: Array) -> Array:
         return jnp.zeros(action.shape[:-1], jnp.int32)
@@ -234,4 +236,5 @@ def tanh_normal(box: Box) -> ActionDist:
         to_env=to_env,
         action_index=action_index,
         take=lambda values, action: take_action(values, action_index(action)),
+        is_continuous=True,
     )
