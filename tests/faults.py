@@ -240,12 +240,10 @@ FAULTS = [
     ),
     Fault(
         "algorithm/action_dist.py",
-        "",
-        "constant",
+        "tanh_normal.entropy",
+        "flip_sign",
         "algorithm/test_action_dist.py",
         "test_entropy_is_that_of_the_cell_an_action_falls_in",
-        near="CELLS",
-        new="8",
     ),
     Fault(
         "agents/actor_critic.py",
