@@ -61,6 +61,9 @@ NETWORK_REPLAY = dataclasses.replace(
     value_rate=0.1,
 )
 
+# PPO's form of an agent: several passes over every rollout, with clipped ratios.
+CLIPPED: dict[str, Any] = {"objective": "clipped", "buffer": OnPolicy(passes=4, minibatch=4)}
+
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": NETWORK,
     "ersac-local": dataclasses.replace(
@@ -70,9 +73,12 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
         policy_rate=0.1,
     ),
     "ersac-local-replay": dataclasses.replace(NETWORK_REPLAY, risk=LocalSeeking()),
+    "ersac-ppo": dataclasses.replace(NETWORK, **CLIPPED),
     "ersac-sampled": dataclasses.replace(NETWORK, critic="sampled"),
     "vanilla": dataclasses.replace(NETWORK, risk=Neutral()),
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
+    "ppo": dataclasses.replace(NETWORK, risk=Neutral(), **CLIPPED),
+    "ppo-rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd(), **CLIPPED),
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
     "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, buffer=Replay(updates=6)),
@@ -164,7 +170,10 @@ def preset(
 def for_parallel_envs(agent: ActorCritic) -> ActorCritic:
     """The settings of an agent with its defaults for many environments in parallel."""
     changes = dict(PARALLEL)
-    changes |= {"updates": 8} if isinstance(agent.buffer, Replay) else {"passes": 2}
+    if isinstance(agent.buffer, Replay):
+        changes["updates"] = 8
+    elif agent.objective == "payoff":
+        changes["passes"] = 2
     if isinstance(agent.uncertainty, Ensemble):
         changes["sigma_scale"] = 0.1
     if isinstance(agent.risk, Seeking):
