@@ -26,7 +26,7 @@ from ersac.agents.actor_critic import (
     estimate_advantages,
     step_payoff,
 )
-from ersac.algorithm import game, returns
+from ersac.algorithm import returns
 from ersac.algorithm.action_dist import factor_sums, mask_logits, take_action
 from ersac.config import ActorCritic
 from ersac.types import Array

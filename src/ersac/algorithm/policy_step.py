@@ -69,7 +69,9 @@ def trust_region_scale(step: Array, log_pi: Array, limit: float | Array) -> Arra
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def change_gradient(change: Callable[[Array, Array, Any], Array], logits: Array, args: Any) -> Array:
+def change_gradient(
+    change: Callable[[Array, Array, Any], Array], logits: Array, args: Any
+) -> Array:
     """Return the logits exactly; in the backward pass replace their gradient g.
 
     It becomes `change(g, log pi, args)`.
