@@ -89,7 +89,15 @@ def test_actions_have_the_frequencies_of_log_mu(settings):
 
 @pytest.mark.parametrize(
     "name",
-    ["ersac", "ersac-replay", "rnd", "ersac-sampled, table", "ersac, table", "ersac-replay, table"],
+    [
+        "ersac",
+        "ersac-ppo",
+        "ersac-replay",
+        "rnd",
+        "ersac-sampled, table",
+        "ersac, table",
+        "ersac-replay, table",
+    ],
 )
 def test_masked_steps_have_no_influence(float64, name):
     settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))

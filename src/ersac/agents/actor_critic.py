@@ -379,7 +379,7 @@ def step_payoff(
         return inputs.rho * game.payoff(inputs.log_pi_a, advantage, bonus, entropy_bonus)
     log_ratio = inputs.log_pi_a - inputs.t.log_mu
     gain = game.clipped_gain(log_ratio, advantage, settings.clip)
-    return inputs.t.mask * gain + inputs.rho * (bonus + entropy_bonus)
+    return gain + inputs.rho * (bonus + entropy_bonus)
 
 
 class Advantages(NamedTuple):
