@@ -22,7 +22,7 @@ from jax import numpy as jnp
 from jax.lax import stop_gradient
 
 from ersac.agents.base import Agent, BehaviourPolicy, Metrics
-from ersac.algorithm import game, policy_step, returns
+from ersac.algorithm import game, returns
 from ersac.algorithm.action_dist import ActionDist, mask_logits
 from ersac.algorithm.normalise import Normaliser
 from ersac.algorithm.risk import Risk
@@ -153,7 +153,6 @@ def actor_critic_loss(
     # gradient of the critic into shared layers is divided by its square.
     logits = head_logits(parts, params, t.obs, features, allowed)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    logits = set_policy_step(settings, logits, allowed)
     critic_scale = settings.value_weight / jnp.square(stop_gradient(mean_weight(weight, t.mask)))
     critic_features = layers.scale_gradient(features, critic_scale)
     predicted = parts.value.apply(dense["value"], rows["value"], t.obs, critic_features)  # [T+1, n]
@@ -249,30 +248,6 @@ def head_logits(
     if parts.max_logit_gap is None:
         return logits
     return mask_logits(heads.limit_logit_gap(logits, parts.max_logit_gap), allowed)
-
-
-def set_policy_step(settings: ActorCritic, logits: Array, allowed: Array | None) -> Array:
-    """Return the logits [T+1, A] exactly; their gradient becomes that of `--step`.
-
-    The gradient that arrives is of the mean over the T B steps of the batch. An optimiser with a
-    rate per visit multiplies it by T B and by the rate, so a visit moves the logits by `rate` times
-    the direction. As advantages are, it is clipped at `advantage_limit`.
-    """
-    if settings.step == "plain":
-        return logits
-    is_limited = settings.step == "trust-region"
-    n_steps = (len(logits) - 1) * jax.lax.psum(1, BATCH)
-
-    def change(gradient: Array, log_pi: Array, args: Tree) -> Array:
-        (rate, advantage_limit, kl_limit), allowed = args
-        direction = policy_step.natural_direction(n_steps * gradient, log_pi, allowed)
-        direction = jnp.clip(direction, -advantage_limit, advantage_limit)
-        if is_limited:  # the loss is descended
-            direction *= policy_step.trust_region_scale(-rate * direction, log_pi, kl_limit)
-        return direction / n_steps
-
-    numbers = (settings.policy_rate, settings.advantage_limit, settings.kl_limit)
-    return policy_step.change_gradient(change, logits, (numbers, allowed))
 
 
 def action_bonuses(

@@ -182,7 +182,11 @@ def choose_dist(settings: config.ActorCritic, spec: Spec) -> ActionDist:
             raise config.SettingsError(
                 f"{option} needs discrete actions; those of {spec.name} are continuous"
             )
-    check_policy_step(settings, spec)
+    if all_actions and settings.objective == "clipped":
+        raise config.SettingsError(
+            "--objective clipped needs --critic sampled or expected-bonus: all-actions follows the "
+            "natural gradient of every action"
+        )
     if isinstance(spec.actions, MultiDiscrete):
         n = math.prod(spec.actions.sizes)
         if all_actions and n > MAX_JOINT:
@@ -195,30 +199,6 @@ def choose_dist(settings: config.ActorCritic, spec: Spec) -> ActionDist:
                 f"--max-logit-gap needs one discrete action; {spec.name} has several factors"
             )
     return make_action_dist(spec.actions, joint=all_actions)
-
-
-def check_policy_step(settings: config.ActorCritic, spec: Spec) -> None:
-    """Raise SettingsError where --step or --objective does not fit the critic or the actions."""
-    is_plain = settings.step == "plain"
-    if settings.critic == "all-actions" and not (is_plain and settings.objective == "payoff"):
-        option = "--objective clipped" if is_plain else f"--step {settings.step}"
-        raise config.SettingsError(
-            f"{option} needs --critic sampled or expected-bonus: all-actions follows the natural "
-            "gradient of every action"
-        )
-    if not is_plain and not isinstance(spec.actions, Discrete):
-        raise config.SettingsError(
-            f"--step {settings.step} needs one discrete action; those of {spec.name} are not"
-        )
-    has_rate = settings.torso is None and (
-        isinstance(spec.observations, Discrete)
-        or (isinstance(spec.observations, Box) and len(spec.observations.shape) < 3)
-    )
-    if settings.step == "trust-region" and not has_rate:
-        raise config.SettingsError(
-            "--step trust-region needs a policy with a rate per visit; the networks for "
-            f"{spec.name} are trained by Adam"
-        )
 
 
 def make_risk(

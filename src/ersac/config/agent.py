@@ -210,12 +210,6 @@ class ActorCritic:
     clip: Annotated[float, Range(0, 10, above=True)] = 0.2
     """With --objective clipped, how far the probability of an action may move from that at which
     the rollout was made, relative to it, before its advantage has no gradient."""
-    step: Literal["plain", "natural", "trust-region"] = "plain"
-    """The policy's step at a state: the plain gradient in logits, the natural gradient, or that one
-    shortened to a KL divergence of at most --kl-limit."""
-    kl_limit: Annotated[float, Range(0, 10, above=True)] = 0.01
-    """With --step trust-region, the largest KL divergence, in nats, between the policies at a state
-    before and after the step of one visit."""
     rollout: Annotated[int, Range(1, 10_000)] = 50
     """Environment steps between updates, per environment."""
     gamma: Fraction = 0.998

@@ -103,15 +103,18 @@ TABLE_REPLAY = ActorCritic(
     value_rate=0.4,
 )
 
+# With the expected bonus, sigma may shrink faster and the policy may learn more slowly.
+TABLE = ActorCritic(
+    risk=Seeking(tau_min=3e-4),
+    uncertainty=Ensemble(reward_rate=0.3),
+    critic="expected-bonus",
+    policy_rate=0.03,
+    advantage_limit=30.0,
+)
+
 TABLE_PRESETS: dict[str, ActorCritic] = {
-    # With the expected bonus, sigma may shrink faster and the policy may learn more slowly.
-    "ersac": ActorCritic(
-        risk=Seeking(tau_min=3e-4),
-        uncertainty=Ensemble(reward_rate=0.3),
-        critic="expected-bonus",
-        policy_rate=0.03,
-        advantage_limit=30.0,
-    ),
+    "ersac": TABLE,
+    "ersac-ppo": dataclasses.replace(TABLE, **CLIPPED),
     "ersac-local": ActorCritic(
         risk=LocalSeeking(),
         uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
