@@ -49,7 +49,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gymnasium, lock-step": CART_POLE | {"env": "gym:CartPole-v1", "lockstep": True},
 }
 SLOW = {f"{agent} (table)" for agent in TABLE_PRESETS if agent not in FAST}
-SLOW |= {"ppo", "ppo-rnd"}  # the parts of others
+SLOW |= {"ppo", "ppo-rnd", "gymnax, ppo-rnd"}  # the parts of others
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS]
 
 

@@ -62,7 +62,11 @@ NETWORK_REPLAY = dataclasses.replace(
 )
 
 # PPO's form of an agent: several passes over every rollout, with clipped ratios.
-CLIPPED: dict[str, Any] = {"objective": "clipped", "buffer": OnPolicy(passes=4, minibatch=4)}
+CLIPPED: dict[str, Any] = {
+    "objective": "clipped",
+    "buffer": OnPolicy(passes=2, minibatch=4),
+    "policy_rate": 0.1,
+}
 
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": NETWORK,
@@ -114,7 +118,7 @@ TABLE = ActorCritic(
 
 TABLE_PRESETS: dict[str, ActorCritic] = {
     "ersac": TABLE,
-    "ersac-ppo": dataclasses.replace(TABLE, **CLIPPED),
+    "ersac-ppo": dataclasses.replace(TABLE, **CLIPPED | {"policy_rate": 0.06}),
     "ersac-local": ActorCritic(
         risk=LocalSeeking(),
         uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
@@ -175,8 +179,8 @@ def for_parallel_envs(agent: ActorCritic) -> ActorCritic:
     changes = dict(PARALLEL)
     if isinstance(agent.buffer, Replay):
         changes["updates"] = 8
-    elif agent.objective == "payoff":
-        changes["passes"] = 2
+    else:
+        changes["passes"] = 4 if agent.objective == "clipped" else 2
     if isinstance(agent.uncertainty, Ensemble):
         changes["sigma_scale"] = 0.1
     if isinstance(agent.risk, Seeking):
