@@ -26,6 +26,18 @@ def test_presets_pass_their_own_check(name):
     assert config.check(PRESETS[name]) == PRESETS[name]
 
 
+def test_ppo_differs_from_its_payoff_agent_in_the_objective_and_its_passes():
+    """More passes with many environments, in minibatches of four rollouts."""
+    for ppo, payoff in (("ersac-ppo", "ersac"), ("ppo", "vanilla"), ("ppo-rnd", "rnd")):
+        one = config.preset(ppo)
+        many = config.preset(ppo, env=config.Gym("CartPole-v1", envs=16))
+        assert one.objective == many.objective == "clipped"
+        assert (one.buffer.passes, many.buffer.passes) == (2, 4)
+        assert one.buffer.minibatch == many.buffer.minibatch == 4
+        differences = {"objective": "payoff", "passes": 1, "policy_rate": 0.05}
+        assert config.override(one, **differences) == config.preset(payoff)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -44,9 +44,12 @@ RUNS: dict[str, dict[str, Any]] = {
     **{agent: deep_sea(agent) for agent in PRESETS},
     **{f"{agent} (table)": deep_sea(agent, network="table") for agent in TABLE_PRESETS},
     "gymnax": CART_POLE | {"env": "gymnax:CartPole-v1"},
+    "gymnax, ppo-rnd": CART_POLE
+    | {"env": "gymnax:CartPole-v1", "agent": "ppo-rnd", "envs": 4, "minibatch": 2},
     "gymnasium, lock-step": CART_POLE | {"env": "gym:CartPole-v1", "lockstep": True},
 }
 SLOW = {f"{agent} (table)" for agent in TABLE_PRESETS if agent not in FAST}
+SLOW |= {"ppo", "ppo-rnd", "gymnax, ppo-rnd"}  # the parts of others
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in RUNS]
 
 

@@ -22,6 +22,7 @@ NO_MEANS = ac.RunningMeans(jnp.zeros(()), jnp.zeros(()))
 ACTOR_CRITICS = {
     name: settings for name, settings in PRESETS.items() if isinstance(settings, config.ActorCritic)
 }
+COMBINED = ("ppo", "ppo-rnd", "ersac-ppo, table")  # of the parts of others
 EVERY = ACTOR_CRITICS | {f"{name}, table": settings for name, settings in TABLE_PRESETS.items()}
 
 
@@ -56,7 +57,10 @@ def batch(seed: int, rollouts: int = 3, steps: int = 50, members: int = 10) -> T
     )
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in COMBINED)) for name in EVERY],
+)
 def test_tau_moves_only_if_the_agent_is_risk_seeking(name):
     agent = make_agent(EVERY[name], spec_of(ENV))
     learner = agent.init(np.random.default_rng(0))
@@ -90,7 +94,15 @@ def test_actions_have_the_frequencies_of_log_mu(settings):
 
 @pytest.mark.parametrize(
     "name",
-    ["ersac", "ersac-replay", "rnd", "ersac-sampled, table", "ersac, table", "ersac-replay, table"],
+    [
+        "ersac",
+        pytest.param("ersac-ppo", marks=pytest.mark.slow),
+        "ersac-replay",
+        "rnd",
+        "ersac-sampled, table",
+        "ersac, table",
+        "ersac-replay, table",
+    ],
 )
 def test_masked_steps_have_no_influence(float64, name):
     settings = config.check(config.override(EVERY[name], rollout=6, hidden=(4, 4)))

@@ -140,3 +140,9 @@ def test_per_visit_descent_has_a_rate_per_head_and_a_factor_above_the_first_laye
         np.testing.assert_allclose(step[name]["first"], first)
         for leaf in jax.tree.leaves((step[name]["inner"], step[name]["top"])):
             np.testing.assert_allclose(leaf, above)
+
+
+def test_the_clipped_objective_needs_the_ratio_of_an_action_taken():
+    settings = config.override(PRESETS["ersac-replay"], hidden=(4,), objective="clipped")
+    with pytest.raises(config.SettingsError, match=r"^--objective clipped needs --critic sampled"):
+        make_agent(settings, Spec("bandit", Discrete(1), Discrete(2), 1))

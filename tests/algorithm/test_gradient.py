@@ -301,6 +301,16 @@ def test_the_same_with_a_tau_for_each_state_and_action(float64, critic, network)
     np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "critic", [pytest.param("sampled", marks=pytest.mark.slow), "expected-bonus"]
+)
+def test_the_same_with_the_clipped_objective_on_policy(float64, critic):
+    s = settings(critic=critic, network="table", estimator_hidden=(4,), objective="clipped")
+    expected, exact = sampled_and_exact(0, 0.6, True, s)
+    assert np.linalg.norm(exact[:-1]) > 1e-2
+    np.testing.assert_allclose(expected, exact, rtol=0, atol=1e-10)
+
+
 def test_the_entropy_sign_as_printed_in_algorithm_1_is_wrong(float64, monkeypatch):
     printed = lambda log_pi_a, advantage, bonus, entropy_bonus: (
         log_pi_a * jax.lax.stop_gradient(advantage) + bonus - entropy_bonus

@@ -54,8 +54,36 @@ def test_bonuses():
     np.testing.assert_allclose(risk.risk_seeking().bonus(sigma2, tau), [0, 0.2], rtol=1e-6)
 
 
+def gain(log_ratio, advantage, clip=0.2):
+    """The clipped objective, and its gradient with respect to log pi(a)."""
+    value = lambda x: jnp.sum(game.clipped_gain(x, jnp.asarray(advantage), clip))
+    return jax.value_and_grad(value)(jnp.asarray(log_ratio))
+
+
+def test_at_ratio_1_the_clipped_objective_has_the_gradient_of_the_payoff(float64):
+    """Exactly: where the policy has not moved since the rollout."""
+    log_pi_a, advantage = jnp.asarray([-0.1, -1.0, -9.0]), jnp.asarray([2.0, -3.0, 0.5])
+    plain = jax.grad(lambda x: jnp.sum(game.payoff(x, advantage, 0.0, 0.0)))(log_pi_a)
+    value, clipped = gain(jnp.zeros(3), advantage)
+    np.testing.assert_array_equal(clipped, plain)
+    assert float(value) == float(jnp.sum(advantage))
+
+
+def test_the_clipped_objective_is_flat_where_the_policy_has_moved_far_enough(float64):
+    """It is not flat on the way back, and elsewhere its gradient is ratio times advantage."""
+    ratios = np.array([0.3, 0.79, 0.81, 1.0, 1.19, 1.21, 3.0])
+    for advantage, flat in ((0.7, ratios > 1.2), (-0.7, ratios < 0.8)):
+        _, gradient = gain(np.log(ratios), np.full(7, advantage))
+        np.testing.assert_allclose(gradient, np.where(flat, 0.0, ratios * advantage), rtol=1e-12)
+    value, gradient = gain(np.array([1e4]), np.array([-1.0]))
+    assert np.isfinite(value)
+    assert float(gain(np.log([1.5]), [2.0])[0]) == pytest.approx(1.2 * 2.0)
+
+
 def test_the_advantage_is_not_differentiated():
     through = lambda x: game.payoff(jnp.asarray(-0.5), x, jnp.asarray(0.0), jnp.asarray(0.0))
+    assert float(jax.grad(through)(jnp.asarray(2.0))) == 0
+    through = lambda x: game.clipped_gain(jnp.asarray(-0.1), x, 0.2)
     assert float(jax.grad(through)(jnp.asarray(2.0))) == 0
 
 

@@ -58,7 +58,8 @@ def trace(settings: config.Experiment) -> None:
 
 
 # Each draws its random numbers where another preset does.
-ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large")
+ALIKE = ("vanilla", "optimism", "ersac-replay", "vanilla-replay", "boot-dqn-large", "ppo")
+ALIKE += ("ersac-ppo", "ppo-rnd")
 CASES = [
     *(
         pytest.param({"agent": agent}, marks=pytest.mark.slow if agent in ALIKE else ())

@@ -348,10 +348,29 @@ def estimate_sampled(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     advantages = estimate_advantages(
         settings, inputs, stop_gradient(j), stop_gradient(inputs.bonus), entropy_bonus
     )
-    payoff = inputs.rho * game.payoff(
-        inputs.log_pi_a, advantages.clipped, inputs.bonus, inputs.entropy_bonus[:-1]
+    payoff = step_payoff(
+        settings, inputs, advantages.clipped, inputs.bonus, inputs.entropy_bonus[:-1]
     )
     return Estimates(payoff, j[:-1], advantages.error, advantages.scale, advantages.mean_square)
+
+
+def step_payoff(
+    settings: ActorCritic,
+    inputs: CriticInputs,
+    advantage: Array,
+    bonus: Array,
+    entropy_bonus: Array,
+) -> Array:
+    """Return the payoff of each step [T], weighted or clipped where the policy has moved since.
+
+    With `--objective clipped` the advantage of the action taken has PPO's objective. Bonus and
+    entropy are as in the payoff: their gradients do not depend on the action that was drawn.
+    """
+    if settings.objective == "payoff":
+        return inputs.rho * game.payoff(inputs.log_pi_a, advantage, bonus, entropy_bonus)
+    log_ratio = inputs.log_pi_a - inputs.t.log_mu
+    gain = game.clipped_gain(log_ratio, advantage, settings.clip)
+    return gain + inputs.rho * (bonus + entropy_bonus)
 
 
 class Advantages(NamedTuple):

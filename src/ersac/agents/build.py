@@ -182,6 +182,11 @@ def choose_dist(settings: config.ActorCritic, spec: Spec) -> ActionDist:
             raise config.SettingsError(
                 f"{option} needs discrete actions; those of {spec.name} are continuous"
             )
+    if all_actions and settings.objective == "clipped":
+        raise config.SettingsError(
+            "--objective clipped needs --critic sampled or expected-bonus: all-actions follows the "
+            "natural gradient of every action"
+        )
     if isinstance(spec.actions, MultiDiscrete):
         n = math.prod(spec.actions.sizes)
         if all_actions and n > MAX_JOINT:

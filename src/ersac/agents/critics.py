@@ -24,8 +24,9 @@ from ersac.agents.actor_critic import (
     clip_advantage,
     credit_early_ends,
     estimate_advantages,
+    step_payoff,
 )
-from ersac.algorithm import game, returns
+from ersac.algorithm import returns
 from ersac.algorithm.action_dist import factor_sums, mask_logits, take_action
 from ersac.config import ActorCritic
 from ersac.types import Array
@@ -53,8 +54,9 @@ def estimate_expected(settings: ActorCritic, inputs: CriticInputs) -> Estimates:
     )  # [T+1, A]
     # Zero in value; its gradient is the policy's gradient through the expected bonus.
     gradient_term = jnp.sum((jnp.exp(inputs.log_pi) - pi) * bonus_advantage, axis=-1)  # [T+1]
-    payoff = inputs.rho * game.payoff(
-        inputs.log_pi_a,
+    payoff = step_payoff(
+        settings,
+        inputs,
         advantages.clipped,
         (mean_bonus + gradient_term)[:-1],
         inputs.entropy_bonus[:-1],

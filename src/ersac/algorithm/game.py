@@ -15,6 +15,8 @@ from jax.lax import stop_gradient
 
 from ersac.types import Array
 
+MAX_LOG_RATIO = 20.0  # of two policies, so that their ratio is finite
+
 
 def payoff(log_pi_a: Array, advantage: Array, bonus: Array, entropy_bonus: Array) -> Array:
     """Return the payoff of each step [e-saddle]: the policy ascends its gradient, tau descends it.
@@ -31,6 +33,22 @@ def payoff(log_pi_a: Array, advantage: Array, bonus: Array, entropy_bonus: Array
     advantage: `K(s, a) - J(s)`; no gradient flows through it.
     """
     return log_pi_a * stop_gradient(advantage) + bonus + entropy_bonus
+
+
+def clipped_gain(log_ratio: Array, advantage: Array, clip: float | Array) -> Array:
+    """Return PPO's clipped objective of each step (Schulman et al. 2017, eq. 7).
+
+        min(ratio A, clamp(ratio, 1 - clip, 1 + clip) A)
+
+    At ratio 1 its gradient is that of `log_pi_a A`, the advantage's part of the payoff. It is zero
+    once the action is more probable than 1 + clip times before and A > 0, or less probable than
+    1 - clip times before and A < 0.
+
+    log_ratio: log pi(a) - log mu(a); no gradient flows through the advantage.
+    """
+    advantage = stop_gradient(advantage)
+    ratio = jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
+    return jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 def optimistic_reward(reward: Array, bonus: Array) -> Array:

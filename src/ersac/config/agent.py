@@ -204,6 +204,12 @@ class ActorCritic:
     critic: Literal["sampled", "expected-bonus", "all-actions"] = "sampled"
     """Critic: sampled (Algorithm 1: K of the action taken), expected-bonus (the same with
     the bonus averaged over actions) or all-actions (K of every action, natural policy gradient)."""
+    objective: Literal["payoff", "clipped"] = "payoff"
+    """What the policy ascends: the payoff, with importance weights of at most one, or PPO's clipped
+    objective, for several passes over a rollout."""
+    clip: Annotated[float, Range(0, 10, above=True)] = 0.2
+    """With --objective clipped, how far the probability of an action may move from that at which
+    the rollout was made, relative to it, before its advantage has no gradient."""
     rollout: Annotated[int, Range(1, 10_000)] = 50
     """Environment steps between updates, per environment."""
     gamma: Fraction = 0.998

@@ -61,6 +61,13 @@ NETWORK_REPLAY = dataclasses.replace(
     value_rate=0.1,
 )
 
+# PPO's form of an agent: several passes over every rollout, with clipped ratios.
+CLIPPED: dict[str, Any] = {
+    "objective": "clipped",
+    "buffer": OnPolicy(passes=2, minibatch=4),
+    "policy_rate": 0.1,
+}
+
 PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac": NETWORK,
     "ersac-local": dataclasses.replace(
@@ -70,9 +77,12 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
         policy_rate=0.1,
     ),
     "ersac-local-replay": dataclasses.replace(NETWORK_REPLAY, risk=LocalSeeking()),
+    "ersac-ppo": dataclasses.replace(NETWORK, **CLIPPED),
     "ersac-sampled": dataclasses.replace(NETWORK, critic="sampled"),
     "vanilla": dataclasses.replace(NETWORK, risk=Neutral()),
     "optimism": dataclasses.replace(NETWORK, risk=Optimist()),
+    "ppo": dataclasses.replace(NETWORK, risk=Neutral(), **CLIPPED),
+    "ppo-rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd(), **CLIPPED),
     "rnd": dataclasses.replace(NETWORK, risk=Optimist(), uncertainty=Rnd()),
     "ersac-replay": NETWORK_REPLAY,
     "ersac-replay-max": dataclasses.replace(NETWORK_REPLAY, buffer=Replay(updates=6)),
@@ -97,15 +107,18 @@ TABLE_REPLAY = ActorCritic(
     value_rate=0.4,
 )
 
+# With the expected bonus, sigma may shrink faster and the policy may learn more slowly.
+TABLE = ActorCritic(
+    risk=Seeking(tau_min=3e-4),
+    uncertainty=Ensemble(reward_rate=0.3),
+    critic="expected-bonus",
+    policy_rate=0.03,
+    advantage_limit=30.0,
+)
+
 TABLE_PRESETS: dict[str, ActorCritic] = {
-    # With the expected bonus, sigma may shrink faster and the policy may learn more slowly.
-    "ersac": ActorCritic(
-        risk=Seeking(tau_min=3e-4),
-        uncertainty=Ensemble(reward_rate=0.3),
-        critic="expected-bonus",
-        policy_rate=0.03,
-        advantage_limit=30.0,
-    ),
+    "ersac": TABLE,
+    "ersac-ppo": dataclasses.replace(TABLE, **CLIPPED | {"policy_rate": 0.06}),
     "ersac-local": ActorCritic(
         risk=LocalSeeking(),
         uncertainty=Ensemble(prior_scale=0.1, sigma_scale=2.5, reward_rate=0.9),
@@ -164,7 +177,10 @@ def preset(
 def for_parallel_envs(agent: ActorCritic) -> ActorCritic:
     """The settings of an agent with its defaults for many environments in parallel."""
     changes = dict(PARALLEL)
-    changes |= {"updates": 8} if isinstance(agent.buffer, Replay) else {"passes": 2}
+    if isinstance(agent.buffer, Replay):
+        changes["updates"] = 8
+    else:
+        changes["passes"] = 4 if agent.objective == "clipped" else 2
     if isinstance(agent.uncertainty, Ensemble):
         changes["sigma_scale"] = 0.1
     if isinstance(agent.risk, Seeking):

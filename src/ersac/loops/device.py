@@ -255,7 +255,11 @@ def stack_runs(
 def prepare_device(
     settings: config.Experiment, variants: Sequence[config.Experiment] | None = None
 ) -> DeviceProgram:
-    """Initialise all seeds and compile. The result of a seed does not depend on the other seeds.
+    """Initialise all seeds and compile.
+
+    A seed has the same random numbers whatever seeds are beside it, and they exchange no data. Its
+    numbers agree only up to rounding, as XLA may order sums differently for another number of
+    seeds; runs with the same seeds on the same cores are the same to the bit.
 
     Weights and priors are drawn on the host, with one generator per seed. If the seeds do not
     divide evenly among the devices, copies of the last seed fill the mesh; they are ignored.
