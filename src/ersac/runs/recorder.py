@@ -13,7 +13,7 @@ from ersac.config import Experiment, deep_sea_env, rollouts_per_chunk
 from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
 
 METRIC_POINTS = 2000  # stored of each metric; beyond this every other point is dropped
-MAP_SNAPSHOTS = 16  # stored while a run goes on; beyond this every other one is dropped
+MAP_SNAPSHOTS = 32  # of a run; beyond this every other one is dropped
 
 
 class Recorder:
@@ -137,10 +137,13 @@ class Recorder:
         """Return whether to store maps after this chunk; snapshots stay evenly spaced."""
         return self.env.has_maps and self.chunks % 2**self.map_halvings == 0
 
-    def make_map_snapshot(self, visits: np.ndarray, sigma: np.ndarray) -> MapSnapshot:
+    def make_map_snapshot(
+        self, visits: np.ndarray, sigma: np.ndarray, moves_right: np.ndarray
+    ) -> MapSnapshot:
         """Return a snapshot of the first seed's maps, [cells] each, after its latest episode."""
         shape = (deep_sea_env(self.settings).depth,) * 2
-        return MapSnapshot(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
+        maps = (array.reshape(shape) for array in (visits, sigma, moves_right))
+        return MapSnapshot(int(self.episodes[0]), *maps)
 
     def add_map_snapshot(self, map_snapshot: MapSnapshot) -> None:
         """Store a snapshot; if there are too many, drop every other one."""
@@ -221,23 +224,15 @@ class Recorder:
             for name in sorted(rows[0])  # a resumed run has read them in another order
         }
 
-    def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
-        """Return two snapshots for the picture: exploration half way across, and the last one."""
+    def list_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
+        """Return the snapshots within the budget in order, and last the given one."""
         last = last._replace(episode=min(last.episode, self.settings.run.episodes))
         earlier = [snapshot for snapshot in self.map_snapshots if snapshot.episode < last.episode]
-        if not earlier:
-            return [last]
-        half = deep_sea_env(self.settings).depth / 2
-
-        def distance_from_half(snapshot: MapSnapshot) -> float:
-            rightmost = int(np.flatnonzero(snapshot.visits.any(axis=0)).max(initial=0))
-            return abs(rightmost - half)
-
-        return [min(earlier, key=distance_from_half), last]
+        return [*earlier, last]
 
     def recent_map_snapshots(self) -> list[MapSnapshot]:
-        """Return the two snapshots of a run that has not ended; none outside DeepSea."""
-        return self.select_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
+        """Return the snapshots of a run that has not ended; none outside DeepSea."""
+        return self.list_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all of it as arrays, after at least one chunk; derived values are left out."""
@@ -256,6 +251,7 @@ class Recorder:
             "moment_episode": np.asarray(maps["episode"], int),
             "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
             "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
+            "moment_moves_right": _encode_moves(maps["moves_right"], depth),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
             **{f"pending_{name}": values for name, values in self.pending.items()},
         }
@@ -289,12 +285,7 @@ class Recorder:
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )
-        maps = zip(
-            state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True
-        )
-        recorder.map_snapshots = [
-            MapSnapshot(int(episode), visits, sigma) for episode, visits, sigma in maps
-        ]
+        recorder.map_snapshots = _decode_map_snapshots(state)
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}
@@ -352,6 +343,29 @@ def last_entries(parts: list[np.ndarray], count: int) -> np.ndarray:
         taken.append(part[-missing:])
         missing -= len(part)
     return np.concatenate([np.zeros(0), *reversed(taken)])
+
+
+def _encode_moves(moves: list[np.ndarray | None], depth: int) -> np.ndarray:
+    """Return whether greedy actions move right as 0 and 1; -1 where an older version made it."""
+    unknown = np.full((depth, depth), -1, np.int8)
+    encoded = [unknown if moves_right is None else moves_right for moves_right in moves]
+    return np.asarray(encoded, np.int8).reshape(-1, depth, depth)
+
+
+def _decode_map_snapshots(state: dict[str, np.ndarray]) -> list[MapSnapshot]:
+    """Return the map snapshots of a recorder's state."""
+    unknown = np.full(state["moment_visits"].shape, -1, np.int8)  # of an older version
+    moves = state.get("moment_moves_right", unknown)
+    return [
+        MapSnapshot(int(episode), visits, sigma, None if (right < 0).any() else right.astype(bool))
+        for episode, visits, sigma, right in zip(
+            state["moment_episode"],
+            state["moment_visits"],
+            state["moment_sigma"],
+            moves,
+            strict=True,
+        )
+    ]
 
 
 def _join(parts: list[list[np.ndarray]]) -> np.ndarray:

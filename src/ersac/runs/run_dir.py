@@ -55,11 +55,13 @@ class CorruptRecord(ValueError):
 
 
 class MapSnapshot(NamedTuple):
-    """Visit counts and sigma of every DeepSea cell, for the first seed after some episode."""
+    """Visit counts, sigma and greedy moves in every DeepSea cell: the first seed at some episode."""
 
     episode: int
     visits: np.ndarray  # [depth, depth]
-    sigma: np.ndarray  # [depth, depth]   of the action 'right'
+    sigma: np.ndarray  # [depth, depth]   the largest over actions
+    # [depth, depth] bool   whether the greedy action moves right; None in older records
+    moves_right: np.ndarray | None = None
 
 
 class EpisodeStats(NamedTuple):
@@ -420,7 +422,8 @@ def write_results(
         arrays |= {f"seed/{stats.seed}/{name}": a for name, a in _encode_stats(stats).items()}
     for number, map_snapshot in enumerate(map_snapshots):
         for name, value in map_snapshot._asdict().items():
-            arrays[f"moment/{number}/{name}"] = np.asarray(value)
+            if value is not None:
+                arrays[f"moment/{number}/{name}"] = np.asarray(value)
     data = seal.npz_bytes(arrays, compress=True)
     disk.write(directory / RESULTS, data)
     if picture is not None:
@@ -502,10 +505,11 @@ def _decode_stats(seed: int, stored: dict[str, np.ndarray]) -> EpisodeStats:
 
 def _decode_snapshot(stored: dict[str, np.ndarray]) -> MapSnapshot:
     """Return a stored map of a square grid."""
-    visits, sigma = stored["visits"], stored["sigma"]
-    for array in (visits, sigma):
-        _require_shape(array, (len(visits), len(visits)))
-    return MapSnapshot(int(stored["episode"]), visits, sigma)
+    maps = [stored["visits"], stored["sigma"], stored.get("moves_right")]
+    for array in maps:
+        if array is not None:
+            _require_shape(array, (len(stored["visits"]),) * 2)
+    return MapSnapshot(int(stored["episode"]), *maps)
 
 
 def _numbers(arrays: dict[str, np.ndarray], name: str) -> list[int]:
