@@ -1,4 +1,4 @@
-"""The tables of a report: agents with intervals over their seeds, runs, and settings that differ."""
+"""The tables of a report: agents with intervals over seeds, runs, settings that differ."""
 
 import json
 from collections.abc import Sequence

@@ -55,7 +55,7 @@ class CorruptRecord(ValueError):
 
 
 class MapSnapshot(NamedTuple):
-    """Visit counts, sigma and greedy moves in every DeepSea cell: the first seed at some episode."""
+    """Visit counts, sigma and greedy moves in all DeepSea cells: the first seed at an episode."""
 
     episode: int
     visits: np.ndarray  # [depth, depth]
