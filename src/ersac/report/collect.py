@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ersac.analysis import pack
-from ersac.analysis.compare import SWEEP
 from ersac.analysis.pack import RunRecord
 from ersac.config import SettingsError
 from ersac.runs import disk, run_dir
@@ -15,6 +14,7 @@ from ersac.runs.results import read_result
 from ersac.runs.run_dir import ENDED, STOPPED, MapSnapshot, Metrics
 from ersac.sweeps import listing
 from ersac.sweeps.listing import DAMAGED, RunRow
+from ersac.sweeps.runner import SWEEP
 
 VIDEOS = {".mp4": "video/mp4", ".gif": "image/gif"}  # media type by suffix
 # Files whose change shows that there is something new to read.
@@ -91,27 +91,45 @@ def _packed_runs(path: Path) -> Iterator[ReportRun]:
 
 def read_run_directory(directory: Path) -> ReportRun:
     """Return the run in a directory, up to its last checkpoint if it has not ended."""
-    notes: list[str] = []
     try:
-        result = read_result(directory, notes.append)
-        record = pack.run_record(directory.name, result.settings, result.summary(), result.seeds)
+        try:
+            run = _read_ended(directory)
+        except SettingsError:
+            run = _read_unfinished(directory)
+        assert run.record is not None
+        record = _with_fingerprint(run.record, directory)
+        return run._replace(record=record, videos=_find_videos(directory))
     except (SettingsError, OSError, MemoryError):
         row = listing.run_row(directory)
         return _from_row(row)._replace(hint=_hint(directory, row.state))
-    state, why = result.state, ""
-    if state != ENDED:
-        row = listing.run_row(directory)
-        state, why = row.state, row.why
+
+
+def _read_ended(directory: Path) -> ReportRun:
+    """Return a run that has ended; SettingsError if it has not."""
+    stored = run_dir.read_finished_run(directory)
     return ReportRun(
         name=str(directory),
-        state=state,
-        why=why,
-        record=_with_fingerprint(record, directory),
+        state=ENDED,
+        record=pack.run_record(directory.name, stored.settings, stored.summary, stored.seeds),
+        steps=stored.summary["steps"],
+        metrics=stored.metrics,
+        map_snapshots=stored.map_snapshots,
+    )
+
+
+def _read_unfinished(directory: Path) -> ReportRun:
+    """Return a run that has not ended, up to its last checkpoint."""
+    result = read_result(directory, lambda line: None)
+    row = listing.run_row(directory)
+    return ReportRun(
+        name=str(directory),
+        state=row.state,
+        why=row.why,
+        record=pack.run_record(directory.name, result.settings, result.summary(), result.seeds),
         steps=result.steps,
         metrics=result.metrics,
         map_snapshots=result.map_snapshots,
-        videos=_find_videos(directory),
-        hint=_hint(directory, state),
+        hint=_hint(directory, row.state),
     )
 
 

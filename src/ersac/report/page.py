@@ -26,24 +26,14 @@ def require_report_packages() -> None:
         require_package("ersac report", package, "report")
 
 
-def page_data(runs: Sequence[ReportRun]) -> dict[str, Any]:
+def page_data(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> dict[str, Any]:
     """Return what the scripts of the page draw: curves by agent, and maps."""
-    groups = tables.group_runs(runs)
-    points = curves.points_per_curve(runs)
+    encoded = curves.encode_groups(runs, [group.members for group in groups])
     return {
         "groups": [
-            {
-                "env": group.env,
-                "label": group.label,
-                "seeds": [
-                    {"run": index, **seed}
-                    for index in group.members
-                    for seed in curves.seed_curves(runs[index], points)
-                ],
-            }
-            for group in groups
+            {"env": group.env, "label": group.label, **parts}
+            for group, parts in zip(groups, encoded, strict=True)
         ],
-        "runs": [run.name for run in runs],
         "maps": choose_maps(runs, groups),
     }
 
@@ -56,7 +46,8 @@ def choose_maps(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> list
         for rank, index in enumerate(group.members)
     }
     labels = {index: group.label for group in groups for index in group.members}
-    chosen, size = [], 0
+    chosen: list[int] = []
+    size = 0
     for index in sorted(ranks, key=lambda index: ranks[index]):
         snapshots = runs[index].map_snapshots
         if not snapshots:
@@ -97,24 +88,26 @@ def make_environment() -> Any:
     import jinja2
 
     loader = jinja2.PackageLoader("ersac.report")
-    return jinja2.Environment(
+    engine = jinja2.Environment(
         loader=loader,
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    engine.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return engine
 
 
-def render_tables(runs: Sequence[ReportRun]) -> dict[str, str]:
+def render_tables(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> dict[str, str]:
     """Return the parts of the page that are tables, as HTML: above and below the curves."""
-    groups = tables.group_runs(runs)
     states = [run.state for run in runs]
+    reached = [None if run.record is None else tables.score_seeds(run.record) for run in runs]
     values = {
         "run_columns": tables.RUN_COLUMNS,
         "agent_columns": tables.AGENT_COLUMNS,
-        "agents": [tables.agent_row_cells(group, runs) for group in groups],
-        "rows": tables.table_rows(runs, groups),
+        "agents": [tables.agent_row_cells(group, runs, reached) for group in groups],
+        "rows": tables.table_rows(runs, groups, reached),
         "states": {state: states.count(state) for state in dict.fromkeys(states)},
         "settings": tables.settings_table(runs),
         "videos": embed_videos(runs),
@@ -130,7 +123,8 @@ def render_tables(runs: Sequence[ReportRun]) -> dict[str, str]:
 
 def report_content(runs: Sequence[ReportRun]) -> dict[str, Any]:
     """Return everything on the page that changes with the runs."""
-    return {"tables": render_tables(runs), "data": page_data(runs)}
+    groups = tables.group_runs(runs)
+    return {"tables": render_tables(runs, groups), "data": page_data(runs, groups)}
 
 
 def render_page(runs: Sequence[ReportRun], title: str, live_seconds: float = 0.0) -> str:

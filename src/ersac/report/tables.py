@@ -14,6 +14,7 @@ from ersac.report.collect import ReportRun, command_line
 from ersac.runs.run_dir import EpisodeStats
 
 NOT_COMPARED = {"seed", "checkpoint_seconds"}  # settings: every run has its own, or none matters
+PREFERRED = ("network", "uncertainty", "critic")  # in the names of an agent's variants
 MAX_COMBINATIONS = 100  # rows of the table of settings
 
 
@@ -43,11 +44,50 @@ def group_runs(runs: Sequence[ReportRun]) -> list[AgentGroup]:
     """Return the groups of the runs that could be read, in the order of their first runs."""
     numbers = [number for number, run in enumerate(runs) if run.record is not None]
     records = [run.record for run in runs if run.record is not None]
-    groups: dict[tuple[str, str], AgentGroup] = {}
+    variants: dict[tuple[str, str], AgentGroup] = {}
     for number, (record, label) in zip(numbers, label_variants(records), strict=True):
         key = env_label(record), label
-        groups.setdefault(key, AgentGroup(*key, [])).members.append(number)
-    return list(groups.values())
+        variants.setdefault(key, AgentGroup(*key, [])).members.append(number)
+    groups = list(variants.values())
+    first = [runs[group.members[0]].record for group in groups]
+    labels = short_labels([record for record in first if record is not None])
+    return [group._replace(label=label) for group, label in zip(groups, labels, strict=True)]
+
+
+def short_labels(records: Sequence[RunRecord]) -> list[str]:
+    """Return the agent of each variant, with as few settings as tell those of one agent apart.
+
+    Agents whose settings differ in much, as networks and tables do, have names that can be read.
+    """
+    flat = [
+        {name: setting_text(value) for name, value in flat_settings(record.settings.get("agent"))}
+        for record in records
+    ]
+    siblings: dict[tuple[str, str], list[int]] = {}
+    for index, record in enumerate(records):
+        siblings.setdefault((env_label(record), record.agent), []).append(index)
+    labels = [record.agent for record in records]
+    for indices in siblings.values():
+        names = distinguishing_settings([flat[index] for index in indices])
+        for index in indices:
+            settings = [f"{name} {flat[index].get(name, '-')}" for name in names]
+            labels[index] = ", ".join([records[index].agent, *settings])
+    return labels
+
+
+def distinguishing_settings(flat: Sequence[dict[str, str]]) -> list[str]:
+    """Return settings that together differ in any two of the variants, those first that tell most.
+
+    Of settings that tell as much, the first of PREFERRED, then the first by position.
+    """
+    chosen: list[str] = []
+    classes = lambda names: len({tuple(s.get(name) for name in names) for s in flat})
+    left = differing_settings(flat)
+    left.sort(key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
+    wanted = classes(left)
+    while classes(chosen) < wanted:
+        chosen.append(max(left, key=lambda name: classes([*chosen, name])))
+    return chosen
 
 
 def score_seeds(record: RunRecord) -> Scores:
@@ -67,14 +107,14 @@ def last_scores(record: RunRecord, stats: EpisodeStats) -> np.ndarray:
     return stats.goals if record.depth is not None else stats.returns
 
 
-def run_row_cells(run: ReportRun, label: str) -> list[Cell]:
+def run_row_cells(run: ReportRun, label: str, reached: Scores | None) -> list[Cell]:
     """Return the cells of a run after its name and state."""
     record = run.record
-    if record is None:
+    if record is None or reached is None:
         agent, env = ("", "") if run.row is None else (run.row.agent or "", run.row.env or "")
         seeds = None if run.row is None else run.row.seeds
         return [Cell(agent), Cell(env), number_cell(seeds), *[Cell("-")] * 5]
-    reached, episodes = score_seeds(record), max(map(len_episodes, record.seeds), default=0)
+    episodes = max((len(stats.goals) for stats in record.seeds), default=0)
     seconds = record.summary["run_seconds"]
     return [
         Cell(label),
@@ -93,7 +133,7 @@ RUN_COLUMNS = (
     "environment",
     "seeds",
     "episodes",
-    "steps",
+    "steps, all seeds",
     "last 100 episodes",
     "solved",
     "solved at episode",
@@ -110,26 +150,26 @@ AGENT_COLUMNS = (
 )
 
 
-def len_episodes(stats: EpisodeStats) -> int:
-    """Return how many episodes a seed has ended."""
-    return len(stats.goals)
+def agent_row_cells(
+    group: AgentGroup, runs: Sequence[ReportRun], reached: Sequence[Scores | None]
+) -> list[Cell]:
+    """Return the cells of the runs of one agent, with intervals over all their seeds.
 
-
-def agent_row_cells(group: AgentGroup, runs: Sequence[ReportRun]) -> list[Cell]:
-    """Return the cells of the runs of one agent, with intervals over all their seeds."""
-    records = [record for index in group.members if (record := runs[index].record) is not None]
-    parts = [score_seeds(record) for record in records]
-    reached = Scores(
+    reached: the scores of all runs.
+    """
+    parts = [part for index in group.members if (part := reached[index]) is not None]
+    pooled = Scores(
         [value for part in parts for value in part.finals],
         [episode for part in parts for episode in part.solved],
     )
+    record = runs[group.members[0]].record
     return [
         Cell(group.label),
         Cell(group.env),
-        number_cell(len(records)),
-        number_cell(len(reached.finals)),
-        score_cell(reached, records[0].depth is not None),
-        *solved_cells(reached, with_interval=True),
+        number_cell(len(group.members)),
+        number_cell(len(pooled.finals)),
+        score_cell(pooled, record is not None and record.depth is not None),
+        *solved_cells(pooled, with_interval=True),
     ]
 
 
@@ -218,7 +258,9 @@ def seeds_text(record: RunRecord) -> str:
     return f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else ", ".join(map(str, seeds))
 
 
-def table_rows(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> list[dict[str, Any]]:
+def table_rows(
+    runs: Sequence[ReportRun], groups: Sequence[AgentGroup], reached: Sequence[Scores | None]
+) -> list[dict[str, Any]]:
     """Return a row for every run: its name, state, cells, and details that are shown on demand."""
     labels = {index: group.label for group in groups for index in group.members}
     return [
@@ -227,7 +269,7 @@ def table_rows(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> list[
             "state": run.state,
             "why": run.why,
             "hint": run.hint,
-            "cells": run_row_cells(run, labels.get(index, "")),
+            "cells": run_row_cells(run, labels.get(index, ""), reached[index]),
             "command": command_line(run.record),
             "details": run_details(run),
         }

@@ -10,7 +10,7 @@ import numpy as np
 from ersac import display
 from ersac.analysis import scores
 from ersac.config import Experiment, deep_sea_env, rollouts_per_chunk
-from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
+from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics, decode_maps, encode_maps
 
 METRIC_POINTS = 2000  # stored of each metric; beyond this every other point is dropped
 MAP_SNAPSHOTS = 32  # of a run; beyond this every other one is dropped
@@ -236,11 +236,6 @@ class Recorder:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all of it as arrays, after at least one chunk; derived values are left out."""
-        depth = self.env.depth or 1
-        maps = {
-            name: [getattr(snapshot, name) for snapshot in self.map_snapshots]
-            for name in MapSnapshot._fields
-        }
         state = {
             "goals": _join(self.goals),
             "returns": _join(self.returns),
@@ -248,13 +243,12 @@ class Recorder:
             "steps": np.asarray(self.steps),
             "chunks": np.asarray(self.chunks),
             "moment_halvings": np.asarray(self.map_halvings),
-            "moment_episode": np.asarray(maps["episode"], int),
-            "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
-            "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
-            "moment_moves_right": _encode_moves(maps["moves_right"], depth),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
             **{f"pending_{name}": values for name, values in self.pending.items()},
         }
+        if self.map_snapshots:
+            maps = encode_maps(self.map_snapshots)
+            state |= {f"moment_{name}": array for name, array in maps.items()}
         if not self.env.episode_length:
             state["when"] = _join(self.end_steps)
             state["lengths"] = _join(self.lengths)
@@ -285,7 +279,9 @@ class Recorder:
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )
-        recorder.map_snapshots = _decode_map_snapshots(state)
+        fields = {name: f"moment_{name}" for name in MapSnapshot._fields}
+        maps = {name: state[stored] for name, stored in fields.items() if stored in state}
+        recorder.map_snapshots = decode_maps(maps)
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}
@@ -343,29 +339,6 @@ def last_entries(parts: list[np.ndarray], count: int) -> np.ndarray:
         taken.append(part[-missing:])
         missing -= len(part)
     return np.concatenate([np.zeros(0), *reversed(taken)])
-
-
-def _encode_moves(moves: list[np.ndarray | None], depth: int) -> np.ndarray:
-    """Return whether greedy actions move right as 0 and 1; -1 where an older version made it."""
-    unknown = np.full((depth, depth), -1, np.int8)
-    encoded = [unknown if moves_right is None else moves_right for moves_right in moves]
-    return np.asarray(encoded, np.int8).reshape(-1, depth, depth)
-
-
-def _decode_map_snapshots(state: dict[str, np.ndarray]) -> list[MapSnapshot]:
-    """Return the map snapshots of a recorder's state."""
-    unknown = np.full(state["moment_visits"].shape, -1, np.int8)  # of an older version
-    moves = state.get("moment_moves_right", unknown)
-    return [
-        MapSnapshot(int(episode), visits, sigma, None if (right < 0).any() else right.astype(bool))
-        for episode, visits, sigma, right in zip(
-            state["moment_episode"],
-            state["moment_visits"],
-            state["moment_sigma"],
-            moves,
-            strict=True,
-        )
-    ]
 
 
 def _join(parts: list[list[np.ndarray]]) -> np.ndarray:

@@ -3,7 +3,7 @@
 // page as text nodes only, and plotly, which reads a few tags, with their brackets escaped.
 (() => {
 const byId = (id) => document.getElementById(id);
-const LEVELS = 65535, GRID = 240, MAX_SEEDS = 200, ARROWS = 40, FRAME_MS = 450;
+const LEVELS = 65535, GRID = 240, MAX_AGENTS = 12, ARROWS = 40, FRAME_MS = 450, DECADES = 3;
 const COLOURS = ["#0b84a5", "#e4572e", "#8a5ac2", "#2e9e5b", "#d98e04", "#d1487f", "#5c6bc0",
   "#7a8b00", "#00a6a6", "#a0643c"];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
@@ -16,6 +16,7 @@ const LABELS = {
   reward: "loss of the estimator", loss: "loss",
 };
 const PANELS = ["goals", "return", "bonus", "entropy", "tau", "sigma"];
+const LOG_PANELS = ["bonus", "tau", "sigma"];
 const state = { env: null, quantity: null, axis: "episodes", mode: "bands", smooth: 0,
   logX: false, logY: false, hidden: new Set(), map: null, frame: null };
 let data = JSON.parse(byId("data").textContent);
@@ -104,7 +105,13 @@ function quantile(sorted, share) {
   const high = Math.min(low + 1, sorted.length - 1);
   return sorted[low] + (sorted[high] - sorted[low]) * (at - low);
 }
-function bandTraces(curves, style) {
+function storedBand(packed) {
+  const parts = { x: decodeAxes(packed, "x") };
+  for (const name of ["low", "middle", "high"])
+    parts[name] = smoothed(decodeLevels(packed[name]), Number(state.smooth));
+  return parts;
+}
+function bandOf(curves) {
   const x = gridOf(curves), rows = curves.map((curve) => interpolate(curve, x));
   const parts = { low: [], middle: [], high: [] };
   for (let i = 0; i < x.length; i++) {
@@ -114,17 +121,19 @@ function bandTraces(curves, style) {
     parts.middle.push(enough ? quantile(values, 0.5) : null);
     parts.high.push(enough ? quantile(values, 0.75) : null);
   }
+  return { x, ...parts };
+}
+function bandTraces({ x, ...parts }, isSingle, style) {
   const edge = { x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false,
     legendgroup: style.group, visible: style.visible, type: "scatter" };
-  const band = curves.length < 2 ? [] : [{ ...edge, y: parts.low },
+  const band = isSingle ? [] : [{ ...edge, y: parts.low },
     { ...edge, y: parts.high, fill: "tonexty", fillcolor: style.colour + "2e" }];
   return [...band, { ...style.line, x, y: parts.middle }];
 }
 function seedTraces(curves, style) {
   // One trace with gaps: as quick to draw and to hide as a single curve.
-  const step = Math.max(1, curves.length / MAX_SEEDS), x = [], y = [];
-  for (let at = 0; at < curves.length; at += step) {
-    const curve = curves[Math.floor(at)];
+  const x = [], y = [];
+  for (const curve of curves) {
     x.push(...curve.x, null);
     y.push(...curve.y, null);
   }
@@ -142,15 +151,18 @@ function tracesOf(quantity, showLegend) {
       name, legendgroup: group.label, visible, showlegend: showLegend,
       line: { color: colour, width: 2.4, dash: dashOf(group.index) },
       hovertemplate: "%{y:.4~g} at %{x:,.0f}" } };
-    traces.push(...(state.mode === "bands" ? bandTraces : seedTraces)(curves, style));
+    const stored = group.bands[quantity]?.[state.axis];
+    traces.push(...(state.mode === "seeds" ? seedTraces(curves, style)
+      : bandTraces(stored ? storedBand(stored) : bandOf(curves), group.total < 2, style)));
   }
   return traces;
 }
 function layoutOf(quantity, small) {
   const axis = { gridcolor: css("--grid"), zeroline: false, linecolor: css("--line"),
-    automargin: true, exponentformat: "SI" };
-  const y = { ...axis, type: state.logY ? "log" : "linear" };
-  if (quantity === "goals" && !state.logY) Object.assign(y, { range: [-0.02, 1.02], tickformat: ".0%" });
+    automargin: true, exponentformat: "power", nticks: small ? 5 : undefined };
+  const log = small ? LOG_PANELS.includes(quantity) : state.logY;
+  const y = { ...axis, type: log ? "log" : "linear" };
+  if (quantity === "goals" && !log) Object.assign(y, { range: [-0.02, 1.02], tickformat: ".0%" });
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: css("--ink"), size: small ? 11 : 12, family: "inherit" },
@@ -158,7 +170,8 @@ function layoutOf(quantity, small) {
     xaxis: { ...axis, type: state.logX ? "log" : "linear",
       title: small ? undefined : { text: state.axis === "steps" ? "environment steps of a seed" : "episodes of a seed" } },
     yaxis: { ...y, title: small ? undefined : { text: plotText(quantityLabel(quantity)) } },
-    showlegend: !small, hovermode: "x unified",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--plot-line"), activecolor: css("--accent") },
+    showlegend: !small && innerWidth > 640, hovermode: "x unified",
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, maxheight: 0.25 },
   };
@@ -207,7 +220,7 @@ function drawPanels() {
       const panel = document.createElement("div"), title = document.createElement("h3");
       const plot = document.createElement("div");
       panel.className = "panel"; plot.className = "small"; plot.setAttribute("role", "img");
-      title.textContent = quantityLabel(name);
+      title.textContent = quantityLabel(name) + (LOG_PANELS.includes(name) ? ", log scale" : "");
       panel.append(title, plot);
       return panel;
     }));
@@ -226,10 +239,10 @@ function drawCurves() {
   if (!state.quantity) { section.hidden = true; return; }
   drawAgents();
   drawPlot(byId("main-plot"), state.quantity, false);
-  const largest = Math.max(...groupsOf(state.env).map((group) => group.seeds.length));
+  const thinned = groupsOf(state.env).filter((group) => group.seeds.length < group.total);
   byId("curve-note").textContent = state.mode === "bands"
     ? "Line: median over seeds. Band: the middle half of the seeds. A seed that has ended counts with its last value."
-    : largest > MAX_SEEDS ? `At most ${MAX_SEEDS} seeds of an agent are drawn; there are up to ${largest.toLocaleString("en")}.` : "";
+    : thinned.map((group) => `${group.label}: ${group.seeds.length} of ${group.total.toLocaleString("en")} seeds.`).join(" ");
   drawPanels();
 }
 function fillSelect(id, values, labels, chosen) {
@@ -297,7 +310,8 @@ function drawFrame(map) {
   const options = { responsive: true, displayModeBar: false };
   const line = !path ? [] : [{ type: "scatter", mode: "lines", hoverinfo: "skip",
     x: path.map((cell) => cell[1]), y: path.map((cell) => cell[0]),
-    line: { color: "#ffffff", width: 2 }, opacity: 0.85 }];
+    line: { color: "#ffffff", width: 2.2 } }];
+  if (path) line.unshift({ ...line[0], line: { color: "#06222acc", width: 4.4 } });
   const treasure = { type: "scatter", mode: "markers", hoverinfo: "skip", x: [map.depth - 1],
     y: [map.depth - 1], marker: { symbol: "star", size: 12, color: "#ffd54a",
       line: { color: "#7a5b00", width: 1 } } };
@@ -311,13 +325,23 @@ function drawFrame(map) {
     hovertemplate: "row %{y}, column %{x}: %{customdata:,} visits<extra></extra>",
     colorbar: { ...bar(""), tickvals: ticks, ticktext: ticks.map((i) => (10 ** i).toLocaleString("en")) } },
     ...line, treasure], layout, options);
-  Plotly.react("map-sigma", [{ ...heat, z: frame.sigma, zmin: 0, zmax: map.max_sigma || 1,
-    colorscale: [[0, "#1b1035"], [0.35, "#7b2a7f"], [0.7, "#ef6a5a"], [1, "#fdeaa8"]],
-    hovertemplate: "row %{y}, column %{x}: sigma %{z:.3g}<extra></extra>", colorbar: bar("") },
-    ...line, treasure], layout, options);
+  drawSigma(map, frame, heat, [...line, treasure], layout, options);
   byId("policy-figure").hidden = !frame.right;
   if (frame.right) drawPolicy(map, frame, heat, line, treasure, layout, options);
   describeFrame(map, frame, path);
+}
+function drawSigma(map, frame, heat, above, layout, options) {
+  // Logarithmic, over at most three powers of ten below the largest of the run.
+  const high = Math.log10(map.max_sigma || 1), low = high - DECADES;
+  const z = frame.sigma.map((row) => row.map((sigma) =>
+    sigma === null ? null : Math.max(low, Math.log10(Math.max(sigma, 1e-30)))));
+  const ticks = Array.from({ length: DECADES + 1 }, (_, i) => Math.floor(high) - i)
+    .filter((tick) => tick >= low);
+  Plotly.react("map-sigma", [{ ...heat, z, customdata: frame.sigma, zmin: low, zmax: high,
+    colorscale: [[0, "#1b1035"], [0.35, "#7b2a7f"], [0.7, "#ef6a5a"], [1, "#fdeaa8"]],
+    hovertemplate: "row %{y}, column %{x}: sigma %{customdata:.3g}<extra></extra>",
+    colorbar: { ...bar(""), tickvals: ticks, ticktext: ticks.map((tick) => `${+(10 ** tick).toPrecision(3)}`) } },
+    ...above], layout, options);
 }
 function drawPolicy(map, frame, heat, line, treasure, layout, options) {
   const arrows = { type: "scatter", mode: "markers", hoverinfo: "skip", x: [], y: [],
@@ -461,6 +485,8 @@ byId("theme").addEventListener("click", () => {
   drawAll();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+for (const env of new Set(data.groups.map((group) => group.env)))
+  groupsOf(env).slice(MAX_AGENTS).forEach((group) => state.hidden.add(group.label));
 drawAll();
 byId("main-plot").on?.("plotly_legendclick", (event) => {
   toggleAgent(event.data[event.curveNumber].legendgroup); return false; });
