@@ -1,6 +1,5 @@
 """The runs of a report: ended, stopped, under way or damaged, each with whatever can be read."""
 
-import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -156,8 +155,11 @@ def command_line(record: RunRecord | None) -> str:
     words = [] if record is None else record.fingerprint.get("command")
     if not (isinstance(words, list) and words):
         return ""
-    quoted = shlex.join(map(str, words))
-    return re.sub(r"^(__main__\.py|-m|-c)\b", "python", quoted)
+    program, *rest = map(str, words)
+    if program == "__main__.py":  # of `python -m ersac`
+        program = "ersac"
+    first = ["python", program] if program.endswith(".py") or program == "-c" else [program]
+    return shlex.join([*first, *rest])
 
 
 def run_reader() -> Read:

@@ -177,7 +177,7 @@ function layoutOf(quantity, small) {
   };
 }
 const CONFIG = { responsive: true, displaylogo: false, showTips: false,
-  modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
 function drawPlot(div, quantity, small) {
   const config = small ? { ...CONFIG, displayModeBar: false } : CONFIG;
@@ -345,8 +345,8 @@ function drawSigma(map, frame, heat, above, layout, options) {
 }
 function drawPolicy(map, frame, heat, line, treasure, layout, options) {
   const arrows = { type: "scatter", mode: "markers", hoverinfo: "skip", x: [], y: [],
-    marker: { symbol: "arrow", color: css("--card"), angle: [],
-      size: Math.max(4, Math.min(13, 260 / map.depth)) } };
+    marker: { symbol: "triangle-up", color: css("--card"), angle: [],
+      size: Math.max(3, Math.min(11, 150 / map.depth)) } };
   if (map.depth <= ARROWS) frame.right.forEach((row, y) => row.forEach((right, x) => {
     if (right === null) return;
     arrows.x.push(x); arrows.y.push(y); arrows.marker.angle.push(right ? 135 : 225);
