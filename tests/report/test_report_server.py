@@ -1,6 +1,5 @@
 """`ersac report --serve`: what is refused, with raw sockets, and that it follows its runs."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -8,34 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
 
 from ersac.report import server
-from ersac.report.collect import collect_runs, run_reader
 from ersac.runs import run_dir
 from ersac.runs.disk import DiskError
 
 
-@contextlib.contextmanager
-def serve(paths) -> Iterator[int]:
-    """A server of the report on these paths, in a thread; its port."""
-    read = run_reader()
-    with server.make_server(lambda: collect_runs(paths, read), 0) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield running.server_port
-        finally:
-            running.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
-def port(runs) -> Iterator[int]:
+def port(runs, serve) -> Iterator[int]:
     with serve([runs.home]) as number:
         yield number
 
@@ -120,7 +103,7 @@ def test_head_sends_no_body(port):
     assert text.endswith("\r\n\r\n")
 
 
-def test_the_content_is_sent_again_only_when_a_run_has_changed(runs, tmp_path, monkeypatch):
+def test_the_content_is_sent_again_only_when_a_run_has_changed(runs, serve, tmp_path, monkeypatch):
     monkeypatch.setattr(server, "SCAN_SECONDS", 0.0)
     run = tmp_path / "run"
     shutil.copytree(runs.first, run)

@@ -1,6 +1,7 @@
 """Learning curves, metrics and maps of a report: thinned, quantised and encoded for its page."""
 
 import base64
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
 TOTAL_POINTS = 800_000  # of all seeds of a page: about 4 MB
 MIN_POINTS, MAX_POINTS = 12, 400  # of a curve
 TOTAL_SEEDS, MAX_SEEDS = 1_000, 100  # drawn one by one: of a page, of an agent
-BAND_POINTS = 300
+BAND_POINTS = 200
 QUANTILES = (0.25, 0.5, 0.75)  # the middle half of the seeds around their median
 MAP_BYTES = 2_500_000  # of all maps of a page
 LEVELS = 65_535  # to which values are quantised: more than a screen resolves
@@ -55,6 +56,7 @@ def encode_floats(values: np.ndarray) -> str:
     return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
 
 
+@functools.lru_cache(maxsize=1024)
 def thin(count: int, points: int) -> np.ndarray:
     """Return indices of about so many of `count` entries: close together at the start."""
     if count <= points:
