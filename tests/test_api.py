@@ -53,7 +53,7 @@ def test_map_snapshots_are_few_and_evenly_spaced():
     for chunk in range(1, 1000):
         recorder.chunks, recorder.episodes[0] = chunk, chunk
         if recorder.wants_map_snapshot():
-            recorder.add_map_snapshot(recorder.make_map_snapshot(np.eye(2), np.eye(2)))
+            recorder.add_map_snapshot(recorder.make_map_snapshot(*[np.eye(2)] * 3))
     episodes = [snapshot.episode for snapshot in recorder.map_snapshots]
     assert MAP_SNAPSHOTS / 2 <= len(episodes) <= MAP_SNAPSHOTS
     assert len(set(np.diff(episodes))) == 1

@@ -443,7 +443,7 @@ def make_result(session: Session, carry: Any) -> Result:
     timings = session.timings()
     map_snapshots = []
     if settings.env.has_maps:
-        map_snapshots = recorder.select_map_snapshots(take_map_snapshot(session, carry))
+        map_snapshots = recorder.list_map_snapshots(take_map_snapshot(session, carry))
     return Result(
         settings=settings,
         seeds=recorder.episode_stats(),

@@ -115,10 +115,11 @@ def test_numbers_seeds_and_budgets_share_one_compiled_program():
     assert device._compiled.cache_info().misses == misses + 1
 
 
-def test_a_sigma_map_covers_all_states():
+def test_the_maps_cover_all_states():
     got = chunks(1)[0]
-    sigma = device.sigma_map(settings(), device.first_seed(got.carry).learner)
-    assert sigma.shape == (49,)
+    sigma, action = device.learner_maps(settings(), device.first_seed(got.carry).learner)
+    assert sigma.shape == action.shape == (49,)
+    assert set(action.tolist()) <= {0, 1}
     assert np.all(sigma > 0)
     assert sigma[0] < np.median(sigma)  # the start state is visited most
 

@@ -338,7 +338,7 @@ def test_foreign_facts_are_left_out_in_one_line(ended, tmp_path):
         good | {"metric/step": np.asarray(1)},
         good | {"metric/tau": np.zeros((7, 7))},
         good | {"metric/tau": good["metric/tau"].astype(complex)},
-        good | {"moment/0/visits": np.zeros(3)},
+        good | {"maps/visits": np.zeros(3)},
     ]
     for number, facts in enumerate(odd):
         run = tmp_path / str(number)

@@ -454,7 +454,9 @@ def test_a_recorder_comes_back_as_it_was():
         metrics = {name: rng.random((2, 2), np.float32) for name in ("tau", "entropy", "sigma2")}
         recorder.add(ChunkOutput(episodes, metrics, None, 0.1))
         recorder.add_map_snapshot(
-            recorder.make_map_snapshot(np.ones(9, np.int32), rng.random(9, np.float32))
+            recorder.make_map_snapshot(
+                np.ones(9, np.int32), rng.random(9, np.float32), rng.random(9) < 0.5
+            )
         )
     again = Recorder.from_state(settings, recorder.state())
     for name in ("episodes", "solved_at", "steps", "chunks", "map_halvings", "recent_goals"):
@@ -486,7 +488,9 @@ def test_what_ends_after_the_budget_of_steps_does_not_count():
     metrics = {name: np.zeros((1, 3), np.float32) for name in metrics}
     recorder.add(ChunkOutput(EpisodeSteps(ended, ended, np.ones(ended.shape)), metrics, None, 0.1))
     recorder.add_map_snapshot(
-        recorder.make_map_snapshot(np.ones(25, np.int32), np.ones(25, np.float32))
+        recorder.make_map_snapshot(
+            np.ones(25, np.int32), np.ones(25, np.float32), np.ones(25, bool)
+        )
     )
     (stats,) = Recorder.from_state(deep_sea, recorder.state()).episode_stats()
     assert (recorder.is_finished(), len(stats.goals)) == (True, 2)

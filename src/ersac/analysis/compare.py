@@ -63,7 +63,7 @@ def compare_runs(paths: Sequence[Path], note: Callable[[str], None]) -> list[Com
     """
     found: dict[str, dict[str, list[Curve]]] = {}
     for run, agent in label_variants(list(read_runs(paths, note))):
-        curves = found.setdefault(_env_label(run), {}).setdefault(agent, [])
+        curves = found.setdefault(env_label(run), {}).setdefault(agent, [])
         curves += [learning_curve(stats, run) for stats in run.seeds if len(stats.returns)]
     comparisons = [pair for env, agents in found.items() for pair in _compare_agents(env, agents)]
     if not comparisons:
@@ -167,24 +167,32 @@ def label_variants(runs: Sequence[RunRecord]) -> Iterator[tuple[RunRecord, str]]
     So runs of a sweep over an agent's settings are not pooled.
     """
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    flat = [dict(_flat_settings(run.settings.get("agent"))) for run in runs]
+    flat = [dict(flat_settings(run.settings.get("agent"))) for run in runs]
     for run, settings in zip(runs, flat, strict=True):
-        groups.setdefault((_env_label(run), run.agent), []).append(settings)
+        groups.setdefault((env_label(run), run.agent), []).append(settings)
+    differ = {key: set(differing_settings(group)) for key, group in groups.items()}
     for run, settings in zip(runs, flat, strict=True):
-        others = groups[_env_label(run), run.agent]
-        differ = [name for name in settings if any(o.get(name) != settings[name] for o in others)]
-        yield run, ", ".join([run.agent, *(f"{name} {settings[name]}" for name in differ)])
+        names = (name for name in settings if name in differ[env_label(run), run.agent])
+        yield run, ", ".join([run.agent, *(f"{name} {settings[name]}" for name in names)])
 
 
-def _env_label(run: RunRecord) -> str:
+def differing_settings(flat: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of the settings that are not the same in all of some runs."""
+    names = dict.fromkeys(name for settings in flat for name in settings)
+    first = flat[0] if flat else {}
+    return [name for name in names if any(s.get(name) != first.get(name) for s in flat)]
+
+
+def env_label(run: RunRecord) -> str:
+    """The environment of a run, with the depth of DeepSea."""
     return run.env if run.depth is None else f"{run.env}, depth {run.depth}"
 
 
-def _flat_settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of an agent by name; the class of a nested part under the part's own name."""
     for name, value in settings.items() if isinstance(settings, dict) else ():
         if isinstance(value, dict):
-            yield from _flat_settings(value, name)
+            yield from flat_settings(value, name)
         elif name != "kind" or prefix:
             yield prefix if name == "kind" else name, value
 

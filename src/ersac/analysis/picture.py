@@ -39,6 +39,20 @@ def draw_picture(
     return figure
 
 
+def select_map_snapshots(snapshots: list[MapSnapshot]) -> list[MapSnapshot]:
+    """Return two snapshots for the picture: exploration half way across, and the last one."""
+    if len(snapshots) < 2:
+        return snapshots
+    *earlier, last = snapshots
+    half = len(last.visits) / 2
+
+    def distance_from_half(snapshot: MapSnapshot) -> float:
+        rightmost = int(np.flatnonzero(snapshot.visits.any(axis=0)).max(initial=0))
+        return abs(rightmost - half)
+
+    return [min(earlier, key=distance_from_half), last]
+
+
 def draw_returns(title: str, caption: str, seeds: list[EpisodeStats]) -> Figure:
     """The mean return of the last hundred episodes of every seed against environment steps."""
     figure = Picture(figsize=(8, 5), layout="constrained")

@@ -12,6 +12,8 @@ from ersac import config
 from ersac.cli import commands
 from ersac.cli.doctor import DoctorOptions
 from ersac.cli.parsing import option_types
+from ersac.cli.report import ReportOptions
+from ersac.cli.watch import WatchOptions
 from ersac.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh")
@@ -23,6 +25,8 @@ OPTIONS: dict[str, Any] = {
     "figure": commands.FigureOptions,
     "runs": commands.RunsOptions,
     "compare": commands.CompareOptions,
+    "report": ReportOptions,
+    "watch": WatchOptions,
     "export": commands.ExportOptions,
     "theory": commands.TheoryOptions,
     "theory deep-sea": commands.TheoryDeepSeaOptions,

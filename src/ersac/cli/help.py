@@ -55,6 +55,8 @@ PAGES: dict[str, Page] = {
     "ersac figure": Page("LABEL", "ersac figure f-solve_time_v_depth --scale smoke"),
     "ersac runs": Page("[DIR]", "ersac runs runs/sweeps"),
     "ersac compare": Page("PATH [PATH ...]", "ersac compare runs/first runs/second"),
+    "ersac report": Page("RUN [RUN ...]", "ersac report runs/first runs/second --out report.html"),
+    "ersac watch": Page("RUN", "ersac watch runs/first"),
     "ersac export": Page("RUN [RUN ...]", "ersac export runs/first runs/second --to table.csv"),
     "ersac theory": Page("", "ersac theory --out runs/regret"),
     "ersac theory deep-sea": Page("", "ersac theory deep-sea --depth 33 --agent k-learning"),

@@ -12,6 +12,8 @@ from ersac import __version__, config
 from ersac.cli import commands
 from ersac.cli.completion import completion_command
 from ersac.cli.doctor import doctor_command
+from ersac.cli.report import report_command
+from ersac.cli.watch import watch_command
 from ersac.config.presets import PRESETS
 from ersac.runs import exits
 
@@ -25,6 +27,8 @@ USAGE = """usage: ersac COMMAND ...
   ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper, or list them
   ersac runs [DIR]                                  list runs and sweeps with their status
   ersac compare PATH [PATH ...]                     compare agents: returns with 95 % intervals
+  ersac report RUN [RUN ...] --out FILE.html        write one page that shows runs, or --serve it
+  ersac watch RUN                                   follow a run that goes on in another process
   ersac export RUN [RUN ...] --to FILE              write records to CSV or Parquet
   ersac theory [deep-sea|games] [--depth N ...]     tabular experiments: regret and its bound
   ersac bench [--quick --json ...]                  measure speed
@@ -45,6 +49,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "figure": commands.figure_command,
     "runs": commands.runs_command,
     "compare": commands.compare_command,
+    "report": report_command,
+    "watch": watch_command,
     "export": commands.export_command,
     "theory": commands.theory_command,
     "bench": commands.bench_command,

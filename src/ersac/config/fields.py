@@ -166,16 +166,24 @@ def leaves(
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Iterate over all settings of nested dataclasses: (path, annotated type, value)."""
     cls: Any = type(settings)
-    hints = _hints(cls)
-    for field in dataclasses.fields(settings):
-        hint, value = hints[field.name], getattr(settings, field.name)
-        if any(
-            isinstance(option_type, type) and dataclasses.is_dataclass(option_type)
-            for option_type in (hint, *typing.get_args(hint))
-        ):
-            yield from leaves(value, (*prefix, field.name))
+    for name, hint, is_nested in _typed_fields(cls):
+        value = getattr(settings, name)
+        if is_nested:
+            yield from leaves(value, (*prefix, name))
         else:
-            yield (*prefix, field.name), hint, value
+            yield (*prefix, name), hint, value
+
+
+@functools.cache
+def _typed_fields(cls: Any) -> list[tuple[str, Any, bool]]:
+    """The name of each field, its annotated type, and whether it holds nested settings."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    is_settings = lambda hint: isinstance(hint, type) and dataclasses.is_dataclass(hint)
+    return [
+        (field.name, hint, any(map(is_settings, (hint, *typing.get_args(hint)))))
+        for field in dataclasses.fields(cls)
+        for hint in [hints[field.name]]
+    ]
 
 
 @functools.cache
@@ -189,11 +197,6 @@ def field_docs(cls: Any) -> dict[str, str]:
             case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(doc))):
                 docs[name] = " ".join(doc.split())
     return docs
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
 
 
 def replace_at(settings: Any, path: tuple[str, ...], value: Any) -> Any:
@@ -236,7 +239,8 @@ def check(settings: T) -> T:
     """The settings with numbers converted to their types; SettingsError if one is invalid."""
     for path, hint, value in leaves(settings):
         try:
-            settings = replace_at(settings, path, _convert(hint, value))
+            if (converted := _convert(hint, value)) is not value:
+                settings = replace_at(settings, path, converted)
         except (ValueError, OverflowError):
             raise SettingsError(
                 f"{option(path[-1], hint)} must be {describe(hint)}, not {short_repr(value)}"

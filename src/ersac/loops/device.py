@@ -194,17 +194,27 @@ def _init_seeds(
 
 
 @partial(jax.jit, static_argnums=0)
-def _sigma(static: config.Experiment, floats: dict[str, Array], learner: Learner) -> Array:
+def _maps(
+    static: config.Experiment, floats: dict[str, Array], learner: Learner
+) -> tuple[Array, Array]:
     env, agent = build(config.with_floats(static, floats))
     actions = jnp.arange(env.n_actions)
     sigma2s = lambda obs: jax.vmap(lambda action: agent.sigma2(learner, obs, action))(actions)
-    largest = lambda obs: jnp.max(sigma2s(obs))
-    return jnp.sqrt(jax.lax.map(largest, jnp.arange(env.n_states), batch_size=MAP_BATCH))
+    # The key only draws the member of an ensemble that acts, which a greedy action does not have.
+    episode_state = agent.policy.init_episode(learner, jax.random.key(0))
+    greedy = lambda obs: agent.policy.mode(learner, episode_state, obs)
+    state_maps = lambda obs: (jnp.max(sigma2s(obs)), greedy(obs))
+    sigma2, action = jax.lax.map(state_maps, jnp.arange(env.n_states), batch_size=MAP_BATCH)
+    return jnp.sqrt(sigma2), action
 
 
-def sigma_map(settings: config.Experiment, learner: Learner) -> np.ndarray:
-    """Return the largest sigma over actions at every state [n_states] of one seed's learner."""
-    return np.asarray(_sigma(static_device_settings(settings), config.floats(settings), learner))
+def learner_maps(settings: config.Experiment, learner: Learner) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest sigma over actions, and the greedy action, at every state [n_states].
+
+    learner: of one seed.
+    """
+    sigma, action = _maps(static_device_settings(settings), config.floats(settings), learner)
+    return np.asarray(sigma), np.asarray(action)
 
 
 def first_seed(carry: DeviceCarry) -> DeviceCarry:

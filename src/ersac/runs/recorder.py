@@ -10,10 +10,10 @@ import numpy as np
 from ersac import display
 from ersac.analysis import scores
 from ersac.config import Experiment, deep_sea_env, rollouts_per_chunk
-from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics
+from ersac.runs.run_dir import EpisodeStats, MapSnapshot, Metrics, decode_maps, encode_maps
 
 METRIC_POINTS = 2000  # stored of each metric; beyond this every other point is dropped
-MAP_SNAPSHOTS = 16  # stored while a run goes on; beyond this every other one is dropped
+MAP_SNAPSHOTS = 32  # of a run; beyond this every other one is dropped
 
 
 class Recorder:
@@ -137,10 +137,13 @@ class Recorder:
         """Return whether to store maps after this chunk; snapshots stay evenly spaced."""
         return self.env.has_maps and self.chunks % 2**self.map_halvings == 0
 
-    def make_map_snapshot(self, visits: np.ndarray, sigma: np.ndarray) -> MapSnapshot:
+    def make_map_snapshot(
+        self, visits: np.ndarray, sigma: np.ndarray, moves_right: np.ndarray
+    ) -> MapSnapshot:
         """Return a snapshot of the first seed's maps, [cells] each, after its latest episode."""
         shape = (deep_sea_env(self.settings).depth,) * 2
-        return MapSnapshot(int(self.episodes[0]), visits.reshape(shape), sigma.reshape(shape))
+        maps = (array.reshape(shape) for array in (visits, sigma, moves_right))
+        return MapSnapshot(int(self.episodes[0]), *maps)
 
     def add_map_snapshot(self, map_snapshot: MapSnapshot) -> None:
         """Store a snapshot; if there are too many, drop every other one."""
@@ -221,31 +224,18 @@ class Recorder:
             for name in sorted(rows[0])  # a resumed run has read them in another order
         }
 
-    def select_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
-        """Return two snapshots for the picture: exploration half way across, and the last one."""
+    def list_map_snapshots(self, last: MapSnapshot) -> list[MapSnapshot]:
+        """Return the snapshots within the budget in order, and last the given one."""
         last = last._replace(episode=min(last.episode, self.settings.run.episodes))
         earlier = [snapshot for snapshot in self.map_snapshots if snapshot.episode < last.episode]
-        if not earlier:
-            return [last]
-        half = deep_sea_env(self.settings).depth / 2
-
-        def distance_from_half(snapshot: MapSnapshot) -> float:
-            rightmost = int(np.flatnonzero(snapshot.visits.any(axis=0)).max(initial=0))
-            return abs(rightmost - half)
-
-        return [min(earlier, key=distance_from_half), last]
+        return [*earlier, last]
 
     def recent_map_snapshots(self) -> list[MapSnapshot]:
-        """Return the two snapshots of a run that has not ended; none outside DeepSea."""
-        return self.select_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
+        """Return the snapshots of a run that has not ended; none outside DeepSea."""
+        return self.list_map_snapshots(self.map_snapshots[-1]) if self.map_snapshots else []
 
     def state(self) -> dict[str, np.ndarray]:
         """Return all of it as arrays, after at least one chunk; derived values are left out."""
-        depth = self.env.depth or 1
-        maps = {
-            name: [getattr(snapshot, name) for snapshot in self.map_snapshots]
-            for name in MapSnapshot._fields
-        }
         state = {
             "goals": _join(self.goals),
             "returns": _join(self.returns),
@@ -253,12 +243,12 @@ class Recorder:
             "steps": np.asarray(self.steps),
             "chunks": np.asarray(self.chunks),
             "moment_halvings": np.asarray(self.map_halvings),
-            "moment_episode": np.asarray(maps["episode"], int),
-            "moment_visits": np.asarray(maps["visits"], np.int32).reshape(-1, depth, depth),
-            "moment_sigma": np.asarray(maps["sigma"], np.float32).reshape(-1, depth, depth),
             **{f"metric_{name}": column for name, column in self._metric_columns().items()},
             **{f"pending_{name}": values for name, values in self.pending.items()},
         }
+        if self.map_snapshots:
+            maps = encode_maps(self.map_snapshots)
+            state |= {f"moment_{name}": array for name, array in maps.items()}
         if not self.env.episode_length:
             state["when"] = _join(self.end_steps)
             state["lengths"] = _join(self.lengths)
@@ -289,12 +279,9 @@ class Recorder:
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )
-        maps = zip(
-            state["moment_episode"], state["moment_visits"], state["moment_sigma"], strict=True
-        )
-        recorder.map_snapshots = [
-            MapSnapshot(int(episode), visits, sigma) for episode, visits, sigma in maps
-        ]
+        fields = {name: f"moment_{name}" for name in MapSnapshot._fields}
+        maps = {name: state[stored] for name, stored in fields.items() if stored in state}
+        recorder.map_snapshots = decode_maps(maps)
         if "failed" in state:
             failed = json.loads(state["failed"].tobytes())
             recorder.failed = {int(i): reason for i, reason in failed.items()}

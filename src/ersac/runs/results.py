@@ -285,7 +285,8 @@ class Result:
         network = " --network table" if self.network == "table" else ""
         command = f"ersac train deep-sea --depth {env.depth} --agent {agent}{network} {seeds}"
         caption = f"{command} --episodes {run.episodes}    {settings}"
-        return picture.draw_picture(title, caption, self.seeds, self.map_snapshots)
+        snapshots = picture.select_map_snapshots(self.map_snapshots)
+        return picture.draw_picture(title, caption, self.seeds, snapshots)
 
 
 def write_result(result: Result, directory: Path) -> None:

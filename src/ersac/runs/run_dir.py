@@ -55,11 +55,13 @@ class CorruptRecord(ValueError):
 
 
 class MapSnapshot(NamedTuple):
-    """Visit counts and sigma of every DeepSea cell, for the first seed after some episode."""
+    """Visit counts, sigma and greedy moves in all DeepSea cells: the first seed at an episode."""
 
     episode: int
     visits: np.ndarray  # [depth, depth]
-    sigma: np.ndarray  # [depth, depth]   of the action 'right'
+    sigma: np.ndarray  # [depth, depth]   the largest over actions
+    # [depth, depth] bool   whether the greedy action moves right; None in older records
+    moves_right: np.ndarray | None = None
 
 
 class EpisodeStats(NamedTuple):
@@ -418,9 +420,8 @@ def write_results(
     }
     for stats in seeds:
         arrays |= {f"seed/{stats.seed}/{name}": a for name, a in _encode_stats(stats).items()}
-    for number, map_snapshot in enumerate(map_snapshots):
-        for name, value in map_snapshot._asdict().items():
-            arrays[f"moment/{number}/{name}"] = np.asarray(value)
+    if map_snapshots:
+        arrays |= {f"maps/{name}": a for name, a in encode_maps(map_snapshots).items()}
     data = seal.npz_bytes(arrays, compress=True)
     disk.write(directory / RESULTS, data)
     if picture is not None:
@@ -465,9 +466,13 @@ def read_results(directory: Path) -> tuple[list[EpisodeStats], Metrics, list[Map
         _require_shape(step, (step.size,))
         for values in metrics.values():
             _require_shape(values, (len(seeds), len(step)))
-        snapshots = [
-            _decode_snapshot(seal.arrays_below(arrays, f"moment/{n}"))
-            for n in _numbers(arrays, "moment")
+        snapshots = decode_maps(seal.arrays_below(arrays, "maps"))
+        snapshots += [  # of an older version
+            snapshot
+            for number in _numbers(arrays, "moment")
+            for snapshot in decode_maps(
+                {name: a[None] for name, a in seal.arrays_below(arrays, f"moment/{number}").items()}
+            )
         ]
     except (ValueError, KeyError, IndexError, TypeError, OverflowError):  # sealed by another hand
         raise disk.DiskError(f"{path} is damaged: it is not what a run wrote") from None
@@ -500,12 +505,35 @@ def _decode_stats(seed: int, stored: dict[str, np.ndarray]) -> EpisodeStats:
     return stats
 
 
-def _decode_snapshot(stored: dict[str, np.ndarray]) -> MapSnapshot:
-    """Return a stored map of a square grid."""
-    visits, sigma = stored["visits"], stored["sigma"]
-    for array in (visits, sigma):
-        _require_shape(array, (len(visits), len(visits)))
-    return MapSnapshot(int(stored["episode"]), visits, sigma)
+def encode_maps(snapshots: list[MapSnapshot]) -> dict[str, np.ndarray]:
+    """Return maps of one grid as an array of each field, the snapshot first.
+
+    `moves_right` is -1 where a snapshot of an older version has none.
+    """
+    unknown = np.full(snapshots[0].visits.shape, -1, np.int8)
+    moves = [unknown if s.moves_right is None else s.moves_right for s in snapshots]
+    return {
+        "episode": np.array([snapshot.episode for snapshot in snapshots]),
+        "visits": np.stack([snapshot.visits for snapshot in snapshots]).astype(np.int32),
+        "sigma": np.stack([snapshot.sigma for snapshot in snapshots]).astype(np.float32),
+        "moves_right": np.stack(moves).astype(np.int8),
+    }
+
+
+def decode_maps(stored: dict[str, np.ndarray]) -> list[MapSnapshot]:
+    """Return the snapshots that `encode_maps` encoded; ValueError if they are of no square grid."""
+    if not stored:
+        return []
+    episode, visits, sigma = (stored[name] for name in ("episode", "visits", "sigma"))
+    unknown = np.full(visits.shape, -1, np.int8)  # in files of older versions
+    moves_right = stored.get("moves_right", unknown)
+    _require_shape(episode, (len(visits),))
+    for array in (visits, sigma, moves_right):
+        _require_shape(array, (len(visits), visits.shape[-1], visits.shape[-1]))
+    return [
+        MapSnapshot(int(number), counts, sigmas, None if (moves < 0).any() else moves > 0)
+        for number, counts, sigmas, moves in zip(episode, visits, sigma, moves_right, strict=True)
+    ]
 
 
 def _numbers(arrays: dict[str, np.ndarray], name: str) -> list[int]:

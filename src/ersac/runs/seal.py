@@ -1,5 +1,6 @@
 """Data that carries its own sha256, so that a reader notices every change. No jax here."""
 
+import functools
 import io
 import json
 import math
@@ -98,18 +99,26 @@ def npz_arrays(
 
 def _npy_array(data: bytes) -> np.ndarray:
     """Return the array in an npy file, whose length must be the one that its header says."""
-    file = io.BytesIO(data)
+    width = 2 if data[6:7] == b"\x01" else 4  # bytes of the header's length, by format version
+    start = 8 + width + int.from_bytes(data[8 : 8 + width], "little")
+    shape, fortran, dtype = _npy_header(data[:start])
+    size = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=0) < 0 or size != len(data) - start:
+        raise ValueError("a header does not match its data")
+    order: Literal["F", "C"] = "F" if fortran else "C"
+    return np.ndarray(shape, dtype, bytearray(data), start, order=order)
+
+
+@functools.lru_cache(maxsize=4096)
+def _npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return (shape, whether in Fortran order, dtype); the runs of a sweep share their headers."""
+    file = io.BytesIO(header)
     version = np.lib.format.read_magic(file)
     read_header = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
-    shape, fortran, dtype = read_header(file)
-    size = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject or min(shape, default=0) < 0 or size != len(data) - file.tell():
-        raise ValueError("a header does not match its data")
-    order: Literal["F", "C"] = "F" if fortran else "C"
-    return np.ndarray(shape, dtype, bytearray(data), file.tell(), order=order)
+    return read_header(file)
 
 
 def arrays_below(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:

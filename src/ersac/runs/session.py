@@ -237,9 +237,12 @@ def describe_end(error: Exception) -> str:
 
 
 def take_map_snapshot(session: Session, carry: Any) -> MapSnapshot:
-    """Return the visit counts and sigma of the first seed as they are now."""
+    """Return visit counts, sigma and greedy moves of the first seed as they are now."""
+    from ersac.envs.make import make_env
     from ersac.loops import device
 
-    first = device.first_seed(carry)
-    sigma = device.sigma_map(session.program.settings, first.learner)
-    return session.recorder.make_map_snapshot(np.array(first.visits), sigma)
+    first, settings = device.first_seed(carry), session.program.settings
+    sigma, action = device.learner_maps(settings, first.learner)
+    right_action = np.asarray(make_env(settings.env).env_params(session.recorder.seeds[0]))
+    moves_right = action == right_action.reshape(-1)
+    return session.recorder.make_map_snapshot(np.array(first.visits), sigma, moves_right)

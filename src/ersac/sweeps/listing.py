@@ -4,9 +4,9 @@ A damaged directory gets a row that says so; it never hides the others.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ersac import config
 from ersac.config import SettingsError
@@ -23,6 +23,7 @@ RUN_FILES = {  # a directory that has one of them is a run, or was one
 }
 FAILED, DAMAGED = "failed", "damaged"
 STATES = (ENDED, STOPPED, RUNNING, FAILED, DAMAGED)
+T = TypeVar("T")
 
 
 class RunRow(NamedTuple):
@@ -55,6 +56,14 @@ class SweepCount(NamedTuple):
 
 def find_runs(root: Path) -> Iterator[RunRow]:
     """Every run at or below a directory, sorted by name."""
+    return read_runs_below(root, run_row)
+
+
+def read_runs_below(root: Path, read: Callable[[Path], T]) -> Iterator[T | RunRow]:
+    """What `read` returns for every run directory at or below a directory, sorted by name.
+
+    Runs of a batch, and directories that cannot be listed, are rows.
+    """
     if not root.is_dir():
         raise SettingsError(f"{root} is not a directory; ersac runs DIR")
     unreadable: list[OSError] = []
@@ -66,7 +75,7 @@ def find_runs(root: Path) -> Iterator[RunRow]:
             yield from _batch_rows(directory)
         elif RUN_FILES & names:
             subdirectories.clear()
-            yield run_row(directory)
+            yield read(directory)
         while unreadable:
             error = unreadable.pop()
             yield RunRow(str(error.filename), DAMAGED, os.strerror(error.errno or 0))
