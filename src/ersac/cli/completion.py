@@ -12,6 +12,8 @@ from ersac import config
 from ersac.cli import commands
 from ersac.cli.doctor import DoctorOptions
 from ersac.cli.parsing import option_types
+from ersac.cli.reproduce import ReproduceOptions
+from ersac.cli.score import ScoreOptions
 from ersac.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh")
@@ -21,6 +23,8 @@ OPTIONS: dict[str, Any] = {
     "eval": commands.EvalOptions,
     "sweep": commands.SweepOptions,
     "figure": commands.FigureOptions,
+    "reproduce": ReproduceOptions,
+    "score": ScoreOptions,
     "runs": commands.RunsOptions,
     "compare": commands.CompareOptions,
     "export": commands.ExportOptions,
