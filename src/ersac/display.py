@@ -293,9 +293,7 @@ def make_display(show: bool, console: Console | None = None) -> Display:
     )
 
 
-def make_sweep_display(
-    show: bool, to_line: Callable[[Any], str] = format_sweep_status
-) -> Display:
+def make_sweep_display(show: bool, to_line: Callable[[Any], str] = format_sweep_status) -> Display:
     """Return a sweep's display: a bar on a terminal, lines elsewhere, nothing if not `show`.
 
     to_line: `format_campaign_status` for several sweeps.

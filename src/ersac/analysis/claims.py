@@ -147,7 +147,9 @@ def line_medians(
 ) -> dict[int, float]:
     """The median over seeds of a number of episodes, by depth; infinite where most have none."""
     depths = figures.group_by_depth(select_line(runs, line))
-    return {depth: float(np.median([value(run) for run in seeds])) for depth, seeds in depths.items()}
+    return {
+        depth: float(np.median([value(run) for run in seeds])) for depth, seeds in depths.items()
+    }
 
 
 def ratio_of_medians(
@@ -191,9 +193,7 @@ def difference_of_shares(
     """The share of a line's runs with a property, less that of another line."""
 
     def measure(runs: Sequence[SolveRun]) -> Measurement:
-        ours, theirs = (
-            [value(run) for run in select_line(runs, name)] for name in (line, other)
-        )
+        ours, theirs = ([value(run) for run in select_line(runs, name)] for name in (line, other))
         text = f"{sum(ours)} of {len(ours)} against {sum(theirs)} of {len(theirs)}"
         return Measurement(float(np.mean(ours) - np.mean(theirs)), text)
 
@@ -785,7 +785,9 @@ def judge(claim: Claim, evidence: Evidence) -> Judgement:
         if not evidence.runs.get(name) and name not in evidence.numbers
     ]
     if absent:
-        return Judgement(claim, None, None, TOO_SMALL, [], [f"records of {name}" for name in absent])
+        return Judgement(
+            claim, None, None, TOO_SMALL, [], [f"records of {name}" for name in absent]
+        )
     records = [evidence.names[name] for name in claim.records]
     if claim.records[0] in evidence.numbers:
         found, missing = claim.measure(evidence.numbers[claim.records[0]]), []

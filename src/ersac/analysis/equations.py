@@ -1,7 +1,7 @@
 """Where each equation of the paper is implemented and tested, from the labels in the code.
 
-A citation is a label in brackets in a docstring or a comment, such as `[e-kpi]` or
-`[before e-kpi, l-decomp]`. No jax here.
+A citation is a label in brackets in a docstring or a comment; several have commas between them, and
+a label may have 'before', 'after' or 'proof of' in front. No jax here.
 """
 
 import ast
@@ -14,16 +14,6 @@ from ersac.analysis.paper import RESULTS
 LABEL = re.compile(r"(?:before |after |proof of )?([a-z]+-[A-Za-z0-9_-]+)")
 BRACKETS = re.compile(r"\[([^\[\]]{1,150})\]")  # may go over the end of a line
 CHECKOUT = Path(__file__).parents[3]  # where there is one; a wheel has no tests
-HEAD = """# Equations, code and tests
-
-Where each equation and result of the paper is implemented and where it is tested. The code cites
-the paper's labels in brackets; this page is made from those citations
-(`python tests/test_docs_equations.py --write`).
-
-| label | what it is | code | tests |
-|---|---|---|---|
-"""
-NOT_USED: dict[str, str] = {}  # label -> why nothing cites it
 
 
 class Citation(NamedTuple):
@@ -51,22 +41,26 @@ def labels_in(text: str) -> list[tuple[int, str]]:
     """The labels of the paper that a text cites in brackets, each with its line."""
     found = []
     for bracket in BRACKETS.finditer(text):
-        line = text.count("\n", 0, bracket.start()) + 1
-        parts = [" ".join(part.split()) for part in bracket[1].split(",")]
+        parts = [" ".join(part.split()) for part in bracket[1].replace("#", " ").split(",")]
         labels = [match[1] for part in parts if (match := LABEL.fullmatch(part))]
-        found += [(line, label) for label in labels if label in RESULTS]
+        if known := [label for label in labels if label in RESULTS]:
+            line = text.count("\n", 0, bracket.start()) + 1
+            found += [(line, label) for label in known]
     return found
 
 
 def cited_in(path: Path, root: Path) -> dict[str, list[Citation]]:
     """The citations of a file by label, each function or class once."""
     text = path.read_text()
+    labels = labels_in(text)
+    if not labels:
+        return {}
     owners: list[tuple[int, int, str]] = []  # first line, last line, name; inner ones later
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             owners.append((node.lineno, node.end_lineno or node.lineno, node.name))
     found: dict[str, list[Citation]] = {}
-    for line, label in labels_in(text):
+    for line, label in labels:
         inside = [owner for owner in owners if owner[0] <= line <= owner[1]]
         name = max(inside, default=(0, 0, ""))[2]
         citation = Citation(path.relative_to(root).as_posix(), name)
@@ -84,24 +78,3 @@ def find_citations(root: Path = CHECKOUT) -> Citations:
             for label, rows in cited_in(path, root).items():
                 (cited[label].code if folder == "src" else cited[label].tests).extend(rows)
     return cited
-
-
-def equations_page(citations: Citations) -> str:
-    """The page docs/equations.md."""
-    lines = []
-    for label, (code, tests) in citations.items():
-        listed = NOT_USED.get(label) or list_citations(code, "src/ersac/")
-        cells = (f"`{label}`", RESULTS[label], listed, list_citations(tests, "tests/"))
-        lines.append("| " + " | ".join(cells) + " |")
-    return HEAD + "\n".join(lines) + "\n"
-
-
-def list_citations(citations: list[Citation], folder: str) -> str:
-    """Citations for a cell of a table, grouped by file."""
-    files: dict[str, list[str]] = {}
-    for citation in citations:
-        files.setdefault(citation.file.removeprefix(folder), []).append(citation.name)
-    return "; ".join(
-        f"`{file}`" + (f" ({', '.join(filter(None, names))})" if any(names) else "")
-        for file, names in files.items()
-    )

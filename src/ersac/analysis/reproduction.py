@@ -146,9 +146,7 @@ class FigureResult(NamedTuple):
         return f"data:image/png;base64,{data}"
 
 
-def draw_all(
-    sources: dict[str, Source], scale: str, command: str, out: Path
-) -> list[FigureResult]:
+def draw_all(sources: dict[str, Source], scale: str, command: str, out: Path) -> list[FigureResult]:
     """Draw every figure of the paper for which there are records."""
     return [draw(label, sources, scale, command, out) for label in FIGURES_OF_PAPER]
 
@@ -244,7 +242,9 @@ class Reproduction(NamedTuple):
 
     def with_verdict(self, verdict: str) -> list[Judgement]:
         """The claims that have a verdict."""
-        return [row for group in self.judgements.values() for row in group if row.verdict == verdict]
+        return [
+            row for group in self.judgements.values() for row in group if row.verdict == verdict
+        ]
 
     def steps(self) -> int:
         """Environment steps of all runs that were read."""
@@ -301,9 +301,7 @@ def make_reproduction(
         if name not in sources
     }
     judged = judge_all(sources, theory, drawn)
-    return Reproduction(
-        scale, command, drawn, judged, list(sources.values()), skipped, citations
-    )
+    return Reproduction(scale, command, drawn, judged, list(sources.values()), skipped, citations)
 
 
 def write_page(reproduction: Reproduction, out: Path) -> Path:

@@ -1,7 +1,7 @@
-"""The DeepSea scoreboard: rows of results/scoreboard.json, and the page made of them. No jax here.
+"""The DeepSea scoreboard: the rows of results/scoreboard.json, checked and sorted. No jax here.
 
-A row has the fields of `FIELDS`. Whoever adds one adds an object to the file and runs
-`python tests/test_docs_scoreboard.py --write`.
+Whoever adds a row adds an object with the fields of `FIELDS` to the file and runs
+`python tests/test_docs_scoreboard.py --write`, which makes docs/scoreboard.md.
 """
 
 import json
@@ -9,11 +9,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ersac.analysis.scores import RELIABLE_GOALS, RELIABLE_WINDOW
 from ersac.config import SettingsError
 from ersac.runs import disk
 
-RULES = ("reliable", "bsuite")
+RULES = ("reliable", "bsuite", "other")
 KINDS = ("network", "table", "exact")
 FIELDS: dict[str, tuple[type, ...]] = {
     "method": (str,),
@@ -26,22 +25,6 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "gradient_samples": (int, float, type(None)),  # per environment step; null: not known
     "source": (str,),
 }
-HEAD = f"""# DeepSea scoreboard
-
-Episodes until DeepSea is solved, for every method of which we know a number. Fewer is better; an
-agent that explores at random needs about 2^depth. Add yours: play it with `ersac score`
-([below](#score-an-agent)), add the row that it prints with `--json` to `results/scoreboard.json`,
-run `python tests/test_docs_scoreboard.py --write`, and send a pull request.
-
-- **episodes**: the median over seeds. **rule**: `reliable`, the first episode at which
-  {RELIABLE_GOALS} of the last {RELIABLE_WINDOW} reached the goal, or `bsuite`, the first by which
-  fewer than 90 % have failed, which is usually earlier.
-- **kind**: `network` for function approximation without parameters of a state's own, `table` for
-  parameters that belong to one state each (also beside a network), `exact` for planning with a
-  posterior over MDPs. Compare like with like.
-- **samples**: gradient samples for each environment step, a measure of computation.
-- Numbers of this library are for held-out seeds (from 1000) and one set of settings at all depths.
-"""
 
 
 def read_scoreboard(path: Path) -> list[dict[str, Any]]:
@@ -96,7 +79,15 @@ def row_cells(row: dict[str, Any]) -> list[str]:
     samples = "" if row["gradient_samples"] is None else f"{row['gradient_samples']:,.6g}"
     return [
         cell.replace("|", "\\|")
-        for cell in (row["method"], episodes, seeds, row["rule"], row["kind"], samples, row["source"])
+        for cell in (
+            row["method"],
+            episodes,
+            seeds,
+            row["rule"],
+            row["kind"],
+            samples,
+            row["source"],
+        )
     ]
 
 
@@ -105,12 +96,3 @@ def depth_table(rows: list[dict[str, Any]]) -> list[str]:
     head = ["method", "episodes", "solved", "rule", "kind", "samples", "source"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return lines + [f"| {' | '.join(row_cells(row))} |" for row in rows]
-
-
-def scoreboard_page(rows: list[dict[str, Any]], tail: str) -> str:
-    """The page docs/scoreboard.md; tail: what follows the tables."""
-    lines = []
-    for depth in dict.fromkeys(row["depth"] for row in rows):
-        same = [row for row in rows if row["depth"] == depth]
-        lines += ["", f"## Depth {depth}", "", *depth_table(same)]
-    return HEAD + "\n".join(lines) + "\n" + tail
