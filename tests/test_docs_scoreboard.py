@@ -25,7 +25,7 @@ agent that explores at random needs about 2^depth.
 - **episodes**: the median over seeds. **rule**: `reliable`, the first episode at which
   {RELIABLE_GOALS} of the last {RELIABLE_WINDOW} reached the goal; `bsuite`, the first by which
   fewer than 90 % have failed; `other`, whatever the source counts.
-- **kind**: `network` where parameters are shared by states; `table` where every state has
+- **approximation**: `network` where parameters are shared by states; `table` where every state has
   parameters of its own, also beside a network; `exact` for planning with a posterior over MDPs.
   Compare like with like.
 - **samples**: gradient samples for each environment step, a measure of computation.
@@ -54,7 +54,7 @@ class Agent:
 ```
 
 ```
-ersac score my_agent:Agent --depth 20 --seeds 5 --observations index --kind table --samples 1
+ersac score my_agent:Agent --depth 20 --seeds 5 --observations index --approximation table
 ```
 
 By default an observation is a vector with a one at the agent's cell, as in bsuite, and all zeros
@@ -71,7 +71,7 @@ def scoreboard_page(rows: list[dict]) -> str:
     lines = []
     for depth in dict.fromkeys(row["depth"] for row in rows):
         same = [row for row in rows if row["depth"] == depth]
-        lines += ["", f"## Depth {depth}", "", *scoreboard.depth_table(same)]
+        lines += ["", f"## Depth {depth}", "", *scoreboard.markdown_table(same)]
     return HEAD + "\n".join(lines) + "\n"
 
 
@@ -113,7 +113,7 @@ GOOD = {
     "episodes": 300,
     "solved": 3,
     "seeds": 5,
-    "kind": "network",
+    "approximation": "network",
     "gradient_samples": None,
     "source": "here",
 }
@@ -123,7 +123,7 @@ GOOD = {
     ("change", "words"),
     [
         ({"rule": "mine"}, "rule must be one of reliable, bsuite, other"),
-        ({"kind": "magic"}, "kind must be one of"),
+        ({"approximation": "magic"}, "approximation must be one of"),
         ({"depth": "20"}, "depth must not be '20'"),
         ({"episodes": -1}, "must be positive"),
         ({"episodes": True}, "episodes must not be True"),

@@ -1,6 +1,5 @@
 """`ersac reproduce`: one page of every figure and claim, from packs, from runs and from nothing."""
 
-import contextlib
 import json
 import re
 from pathlib import Path
@@ -100,24 +99,29 @@ def test_verdicts_are_those_of_the_records(committed):
     assert sum(result["verdicts"].values()) == len(rows)
 
 
+def rounded(numbers: dict) -> dict:
+    """Numbers as JSON, without the last digits, which depend on the processor."""
+    return json.loads(json.dumps(numbers), parse_float=lambda text: f"{float(text):.9g}")
+
+
 def test_figures_from_packs_have_the_committed_numbers(committed):
     result, _ = committed
     for figure in result["figures"]:
         stored = ROOT / "results" / "figures" / f"{figure['label']}-{figure['scale']}.json"
         if figure["sources"] and stored.exists():
             numbers = json.loads(stored.read_text())["numbers"]
-            assert json.loads(json.dumps(figure["numbers"])) == numbers, figure["label"]
+            assert rounded(figure["numbers"]) == rounded(numbers), figure["label"]
 
 
 def test_without_records_only_the_diagram_is_drawn_and_nothing_is_judged(tmp_path):
-    empty = tmp_path / "<b>none</b>"
+    empty = tmp_path / "<b>none"
     empty.mkdir()
     result, page = reproduce(tmp_path / "out", "--scale", "smoke", "--records", str(empty))
     drawn = [figure["label"] for figure in result["figures"] if figure["file"]]
     assert drawn == ["f-DeepSea"]
     assert {row["verdict"] for row in result["claims"]} == {claims.TOO_SMALL}
-    assert "<b>none</b>" not in page  # what is not ours is text
-    assert "&lt;b&gt;none&lt;/b&gt;" in page
+    assert "<b>none" not in page  # what is not ours is text
+    assert "&lt;b&gt;none" in page
     assert sorted(disk.names(empty)) == []
 
 
@@ -282,11 +286,10 @@ def test_the_smoke_scale_is_planned_within_its_time():
 
 
 def test_every_number_that_a_theory_claim_reads_is_measured():
-    for scale in ("desk",):
-        record = reproduction.read_theory(ROOT / "results", scale)[claims.THEORY]
-        for claim in claims.THEORY_CLAIMS:
-            if claim.records == (claims.THEORY,):
-                assert claim.measure(record) is not None, claim.label
+    record = reproduction.read_theory(ROOT / "results", "desk")[claims.THEORY]
+    for claim in claims.THEORY_CLAIMS:
+        if claim.records == (claims.THEORY,):
+            assert claim.measure(record) is not None, claim.label
 
 
 def test_damaged_theory_is_not_read(tmp_path):
@@ -317,13 +320,11 @@ def test_the_measured_theory_is_that_of_the_record(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_smoke_reproduction_of_some_figures_runs_and_then_takes_seconds(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_smoke_reproduction_of_some_figures_runs_and_then_takes_seconds(tmp_path, monkeypatch):
     chosen = ("f-DeepSea", "f-depth_250", "f-solve_time_v_depth_kimpala")
     monkeypatch.setattr(figures, "FIGURES", {name: figures.FIGURES[name] for name in chosen})
-    kept = [claim for claim in claims.ON_POLICY_CLAIMS if claim.records == ("depth-250",)]
-    monkeypatch.setattr(claims, "CLAIMS", {"DeepSea": tuple(kept)})
+    chosen_claims = [claim for claim in claims.ON_POLICY_CLAIMS if claim.records == ("depth-250",)]
+    monkeypatch.setattr(claims, "CLAIMS", {"DeepSea": tuple(chosen_claims)})
     monkeypatch.setitem(checks.SIZES, "smoke", checks.CheckSize(10, 4, 50, (5, 8), 2))
     monkeypatch.chdir(tmp_path)
     result, page = reproduce(tmp_path / "out", "--scale", "smoke")
@@ -335,5 +336,4 @@ def test_a_smoke_reproduction_of_some_figures_runs_and_then_takes_seconds(
     without_files = lambda r: [{**f, "file": None} for f in r["figures"]]
     assert without_files(again) == without_files(result)
     assert again["claims"] == result["claims"]
-    with contextlib.suppress(FileNotFoundError):
-        assert "smoke" in page
+    assert page.count("data:image/png") == len(chosen)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ersac.analysis import score_agent, scores
-from ersac.analysis.score_agent import Task
+from ersac.analysis.score_agent import ScoreTask
 from ersac.cli.main import main
 from ersac.envs.deep_sea import action_map
 
@@ -42,7 +42,7 @@ class Oracle:
 
 @pytest.mark.parametrize("start", [0, 30, 250])
 def test_episodes_are_counted_by_both_rules(start):
-    task = Task(depth=4, episodes=2_000, one_hot=True)
+    task = ScoreTask(depth=4, episodes=2_000, one_hot=True)
     maker = lambda **known: Oracle(**known, start=start)
     found = score_agent.play_seed(maker, task, seed=7)
     goals = np.arange(2_000) >= start
@@ -54,7 +54,7 @@ def test_episodes_are_counted_by_both_rules(start):
 
 
 def test_an_agent_that_never_arrives_is_played_to_the_end():
-    found = score_agent.play_seed(lambda **k: Oracle(**k, start=99), Task(3, 50, False), 0)
+    found = score_agent.play_seed(lambda **k: Oracle(**k, start=99), ScoreTask(3, 50, False), 0)
     assert found == (0, 50, None, None, None)
 
 
@@ -62,7 +62,7 @@ def test_an_agent_that_never_arrives_is_played_to_the_end():
 def test_the_agent_sees_its_cell_and_the_end(one_hot):
     made = []
     maker = lambda **known: made.append(Oracle(**known)) or made[-1]
-    score_agent.play_seed(maker, Task(3, 1, one_hot), 5)
+    score_agent.play_seed(maker, ScoreTask(3, 1, one_hot), 5)
     (agent,) = made
     assert agent.sizes == (9, 2)
     observations, actions, rewards, following, done = zip(*agent.steps, strict=True)

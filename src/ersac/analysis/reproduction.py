@@ -53,8 +53,8 @@ class Source(NamedTuple):
     def describe(self) -> str:
         """Return its name with the number of runs."""
         failed = f", {self.failed} of them not finite" if self.failed else ""
-        kind = "networks" if self.network == "mlp" else "tables"
-        return f"{self.title} ({self.ended} of {len(self.wanted)} runs{failed}; {kind})"
+        agents = "networks" if self.network == "mlp" else "tables"
+        return f"{self.title} ({self.ended} of {len(self.wanted)} runs{failed}; {agents})"
 
 
 class Reader:
@@ -327,7 +327,7 @@ def render_page(reproduction: Reproduction) -> str:
     return environment.get_template("reproduction.html").render(
         page=reproduction,
         results=RESULTS,
-        verdicts=claims.VERDICTS,
+        outcomes=claims.VERDICTS,
         version=__version__,
         date=datetime.now(UTC).date().isoformat(),
         drawn=sum(figure.file is not None for figure in reproduction.figures),

@@ -24,7 +24,7 @@ ACTIONS = 2
 END = -1  # the index after the last row: an array takes its last entry for it
 
 
-class Task(NamedTuple):
+class ScoreTask(NamedTuple):
     """What an agent is played on."""
 
     depth: int
@@ -75,7 +75,7 @@ def where_and_what(error: BaseException) -> str:
     return f"{outside[-1].filename}:{outside[-1].lineno}: {text}" if outside else text
 
 
-def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_agent(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of the agent; its error becomes one line."""
     try:
         return function(*args, **kwargs)
@@ -83,7 +83,7 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise AgentError(where_and_what(error)) from error
 
 
-def make_agent(maker: Callable[..., Any], task: Task, seed: int) -> Any:
+def make_player(maker: Callable[..., Any], task: ScoreTask, seed: int) -> Any:
     """A new agent; ersac's own arguments are passed where the maker takes them."""
     known = {
         "depth": task.depth,
@@ -92,13 +92,12 @@ def make_agent(maker: Callable[..., Any], task: Task, seed: int) -> Any:
         "seed": seed,
     }
     try:
-        parameters = inspect.signature(maker).parameters.values()
-    except (TypeError, ValueError):  # written in C
-        parameters = []
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    names = {parameter.name for parameter in parameters}
-    given = {name: value for name, value in known.items() if takes_all or name in names}
-    agent = call(maker, **given)
+        spec = inspect.getfullargspec(maker)
+        names = known if spec.varkw else {*spec.args, *spec.kwonlyargs}
+    except TypeError:  # written in C
+        names = set()
+    given = {name: value for name, value in known.items() if name in names}
+    agent = call_agent(maker, **given)
     for name in ("act", "observe"):
         if not callable(getattr(agent, name, None)):
             raise AgentError(f"an agent needs a method {name}; {type(agent).__name__} has none")
@@ -117,30 +116,30 @@ def checked_action(action: Any, agent: Any) -> int:
 def play_episode(env: OneHotDeepSea, agent: Any, one_hot: bool) -> bool:
     """Play one episode; returns whether it reached the treasure."""
 
-    def seen_by_agent(obs: np.ndarray) -> Any:
+    def to_observation(obs: np.ndarray) -> Any:
         if one_hot:
             return obs
         return env.row * env.depth + env.column if env.row < env.depth else END
 
-    obs, done = seen_by_agent(env.reset()[0]), False
+    obs, done = to_observation(env.reset()[0]), False
     info: dict[str, Any] = {}
     while not done:
-        action = checked_action(call(agent.act, obs), agent)
+        action = checked_action(call_agent(agent.act, obs), agent)
         following, reward, done, _, info = env.step(action)
-        next_obs = seen_by_agent(following)
-        call(agent.observe, obs, action, reward, next_obs, done)
+        next_obs = to_observation(following)
+        call_agent(agent.observe, obs, action, reward, next_obs, done)
         obs = next_obs
     return bool(info["is_success"])
 
 
 def play_seed(
     maker: Callable[..., Any],
-    task: Task,
+    task: ScoreTask,
     seed: int,
     on_episode: Callable[[int], None] = lambda episode: None,
 ) -> SeedScore:
     """Play one seed until both rules say solved, or to the end of the budget."""
-    env, agent = OneHotDeepSea(task.depth, seed), make_agent(maker, task, seed)
+    env, agent = OneHotDeepSea(task.depth, seed), make_player(maker, task, seed)
     goals = np.zeros(task.episodes, bool)
     reached = recent = 0
     for episode in range(task.episodes):
@@ -158,10 +157,10 @@ def play_seed(
 
 def score_row(
     method: str,
-    task: Task,
+    task: ScoreTask,
     seeds: list[SeedScore],
     rule: str,
-    kind: str,
+    approximation: str,
     samples: float | None,
     source: str,
 ) -> dict[str, Any]:
@@ -176,7 +175,7 @@ def score_row(
         "episodes": median if np.isfinite(median) else None,
         "solved": sum(episode is not None for episode in solved),
         "seeds": len(seeds),
-        "kind": kind,
+        "approximation": approximation,
         "gradient_samples": samples,
         "source": source,
     }

@@ -13,7 +13,7 @@ from ersac.config import SettingsError
 from ersac.runs import disk
 
 RULES = ("reliable", "bsuite", "other")
-KINDS = ("network", "table", "exact")
+APPROXIMATIONS = ("network", "table", "exact")
 FIELDS: dict[str, tuple[type, ...]] = {
     "method": (str,),
     "depth": (int,),
@@ -21,7 +21,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "episodes": (int, float, type(None)),  # median over seeds; null: most were not solved
     "solved": (int, type(None)),  # seeds; null: not known
     "seeds": (int, type(None)),
-    "kind": (str,),
+    "approximation": (str,),
     "gradient_samples": (int, float, type(None)),  # per environment step; null: not known
     "source": (str,),
 }
@@ -48,7 +48,7 @@ def row_problem(row: Any) -> str | None:
     for name, types in FIELDS.items():
         if not isinstance(row[name], types) or isinstance(row[name], bool):
             return f"{name} must not be {row[name]!r}"
-    for name, known in (("rule", RULES), ("kind", KINDS)):
+    for name, known in (("rule", RULES), ("approximation", APPROXIMATIONS)):
         if row[name] not in known:
             return f"{name} must be one of {', '.join(known)}, not {row[name]!r}"
     if row["depth"] < 1 or (row["episodes"] is not None and not row["episodes"] > 0):
@@ -84,15 +84,15 @@ def row_cells(row: dict[str, Any]) -> list[str]:
             episodes,
             seeds,
             row["rule"],
-            row["kind"],
+            row["approximation"],
             samples,
             row["source"],
         )
     ]
 
 
-def depth_table(rows: list[dict[str, Any]]) -> list[str]:
+def markdown_table(rows: list[dict[str, Any]]) -> list[str]:
     """A Markdown table of rows of one depth."""
-    head = ["method", "episodes", "solved", "rule", "kind", "samples", "source"]
+    head = ["method", "episodes", "solved", "rule", "approximation", "samples", "source"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return lines + [f"| {' | '.join(row_cells(row))} |" for row in rows]

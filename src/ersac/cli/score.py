@@ -28,8 +28,8 @@ class ScoreOptions:
     observations: Literal["one-hot", "index"] = "one-hot"
     """What the agent sees: a vector with a one at its cell, or the number of the cell (-1 after the
     last step)."""
-    kind: Literal["network", "table", "exact"] = "network"
-    """What the agent is, for its row."""
+    approximation: Literal["network", "table", "exact"] = "network"
+    """What the agent learns with, for its row."""
     samples: Annotated[float, config.Range(0)] | None = None
     """Gradient samples for each environment step, for the row of the agent."""
     method: str | None = None
@@ -48,7 +48,7 @@ def score_command(argv: list[str]) -> int:
     from ersac.analysis import score_agent
 
     maker = score_agent.load_agent(options.agent)
-    task = score_agent.Task(options.depth, options.episodes, options.observations == "one-hot")
+    task = score_agent.ScoreTask(options.depth, options.episodes, options.observations == "one-hot")
     seeds = play_all(maker, task, options)
     rows = [
         score_agent.score_row(
@@ -56,7 +56,7 @@ def score_command(argv: list[str]) -> int:
             task,
             seeds,
             rule,
-            options.kind,
+            options.approximation,
             options.samples,
             score_source(options),
         )
@@ -110,5 +110,5 @@ def print_score(seeds: list[Any], rows: list[dict[str, Any]]) -> None:
 
     summaries.print_seeds([seed._asdict() for seed in seeds])
     print(f"depth {rows[0]['depth']}, for docs/scoreboard.md:")
-    for line in scoreboard.depth_table(rows):
+    for line in scoreboard.markdown_table(rows):
         print(printable(line), flush=True)
