@@ -80,16 +80,21 @@ def test_the_page_has_every_row():
     assert PAGE.read_text() == page, "python tests/test_docs_scoreboard.py --write"
 
 
-def test_rows_are_sorted_by_depth_rule_and_episodes():
-    rows = scoreboard.read_scoreboard(ROWS)
-    assert rows == sorted(rows, key=scoreboard.row_order)
-    at_50 = [row for row in rows if (row["depth"], row["rule"]) == (50, "reliable")]
-    episodes = [row["episodes"] for row in at_50]
-    assert episodes == sorted(episodes)
-    unsolved = [row["episodes"] is None for row in rows if row["depth"] == 20]
-    assert any(unsolved)
-    depths = [row["depth"] for row in rows]
-    assert depths == sorted(depths, reverse=True)
+def test_rows_are_sorted_by_depth_rule_and_episodes(tmp_path):
+    """The deepest first; at a depth by rule, then by episodes, and at the end what is not solved."""
+    never = {"episodes": None, "solved": 1}
+    rows = [
+        GOOD | {"depth": 50, "episodes": 900},
+        GOOD | {"episodes": 100},
+        GOOD | {"episodes": 300, "solved": 5, "method": "z"},
+        GOOD | {"episodes": 300},
+        GOOD | never,
+        GOOD | {"rule": "bsuite", "episodes": 90},
+        GOOD | {"depth": 9, "episodes": 30},
+    ]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows[::-1]))
+    assert scoreboard.read_scoreboard(path) == rows
 
 
 def test_numbers_of_packs_are_those_of_their_records():

@@ -215,11 +215,11 @@ def test_theory_is_judged_from_numbers():
 
 
 def test_a_threshold_includes_its_ends():
-    assert 10 in Threshold(10, 18)
-    assert 18 in Threshold(10, 18)
-    assert 18.01 not in Threshold(10, 18)
-    assert 9.9 not in Threshold(low=10)
-    assert np.inf in Threshold(low=10)
+    assert Threshold(10, 18).includes(10)
+    assert Threshold(10, 18).includes(18)
+    assert not Threshold(10, 18).includes(18.01)
+    assert not Threshold(low=10).includes(9.9)
+    assert Threshold(low=10).includes(np.inf)
     texts = [str(Threshold(10, 18)), str(Threshold(low=3)), str(Threshold(high=1e-9))]
     assert texts == ["10 to 18", "at least 3", "at most 1e-09"]
 

@@ -24,7 +24,7 @@ class Threshold(NamedTuple):
     low: float | None = None
     high: float | None = None
 
-    def __contains__(self, value: float) -> bool:
+    def includes(self, value: float) -> bool:
         """Whether a value is between the ends."""
         above = self.low is None or value >= self.low
         return above and (self.high is None or value <= self.high)
@@ -806,7 +806,7 @@ def judge(claim: Claim, evidence: Evidence) -> Judgement:
         return Judgement(claim, None, None, TOO_SMALL, records, missing)
     if missing:
         return Judgement(claim, found.text, found.value, TOO_SMALL, records, missing)
-    holds = found.value is not None and found.value in claim.threshold
+    holds = found.value is not None and claim.threshold.includes(found.value)
     verdict = REPRODUCED if holds else FAILED
     return Judgement(claim, found.text, found.value, verdict, records, [])
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ersac import config
 from ersac.cli import commands
+from ersac.cli.parsing import parse
 from ersac.packages import require_package
 from ersac.runs import exits
 
@@ -36,7 +37,7 @@ class ReproduceOptions:
 
 def reproduce_command(argv: list[str]) -> int:
     """`ersac reproduce ...`."""
-    options = commands.parse(ReproduceOptions(), "ersac reproduce", "reproduce", argv)
+    options = parse(ReproduceOptions(), "ersac reproduce", "reproduce", argv)
 
     from ersac.sweeps import catalogue, engines
 
@@ -51,7 +52,7 @@ def reproduce_command(argv: list[str]) -> int:
     if not runs_here and not root.exists():
         raise config.SettingsError(f"--records {root} does not exist; --run would make it")
     reader = reproduction.Reader(root)
-    networks = (options.network or "mlp",)
+    networks: tuple[str, ...] = (options.network or "mlp",)
     scales: tuple[str, ...] = (options.scale,)
     if options.records is not None:
         scales = catalogue.SCALES[catalogue.SCALES.index(options.scale) :]

@@ -7,6 +7,7 @@ import tyro
 
 from ersac import config
 from ersac.cli import commands
+from ersac.cli.parsing import parse
 from ersac.packages import require_package
 
 
@@ -39,7 +40,7 @@ class ScoreOptions:
 
 def score_command(argv: list[str]) -> int:
     """`ersac score module:Agent ...`."""
-    options = commands.parse(ScoreOptions(), "ersac score", "score", argv)
+    options = parse(ScoreOptions(), "ersac score", "score", argv)
     if not options.agent:
         raise config.SettingsError("which agent? ersac score module:Class")
     config.check(options)
