@@ -45,6 +45,21 @@ class SweepStatus(NamedTuple):
     failed: int
 
 
+class CampaignStatus(NamedTuple):
+    """The progress of several sweeps; steps differ in cost, so it is in estimated seconds."""
+
+    steps: float  # estimated seconds of what is done
+    steps_wanted: float
+    steps_here: float  # of those, done since the command was started
+    seconds: float  # since then
+    sweep: str  # that is run
+    number: int  # of that sweep
+    sweeps: int
+    runs: int  # that have ended
+    runs_wanted: int
+    failed: int
+
+
 class Display(Protocol):
     """Shows the progress of a run or a sweep."""
 
@@ -121,16 +136,33 @@ def format_status(status: Status) -> str:
 
 def format_sweep_status(status: SweepStatus) -> str:
     """Return a sweep's progress as a line."""
-    left = status.seconds * (status.steps_wanted - status.steps) / max(1, status.steps_here)
     share = status.steps / max(1, status.steps_wanted)
     parts = [
         f"{share:.0%} of {status.steps_wanted:,} steps",
-        f"eta {format_duration(left) if status.steps_here else '?'}",
+        f"eta {time_left(status)}",
         f"batches {status.batches}/{status.batches_wanted}",
         f"runs {status.runs}/{status.runs_wanted}",
         f"failed {status.failed}",
     ]
     return "  ".join(parts)
+
+
+def format_campaign_status(status: CampaignStatus) -> str:
+    """Return the progress of several sweeps as a line."""
+    parts = [
+        f"{status.steps / max(1, status.steps_wanted):.0%}",
+        f"eta {time_left(status)}",
+        f"sweep {status.number}/{status.sweeps} {status.sweep}",
+        f"runs {status.runs}/{status.runs_wanted}",
+        f"failed {status.failed}",
+    ]
+    return "  ".join(parts)
+
+
+def time_left(status: SweepStatus | CampaignStatus) -> str:
+    """Return the time left at the pace since the start; '?' before anything is done."""
+    left = status.seconds * (status.steps_wanted - status.steps) / max(1, status.steps_here)
+    return format_duration(left) if status.steps_here > 0 else "?"
 
 
 def make_progress_bar(console: Console) -> Progress:
@@ -146,9 +178,10 @@ def make_progress_bar(console: Console) -> Progress:
 
 
 class BarDisplay:
-    """A sweep's progress bar, redrawn in place."""
+    """The progress bar of one sweep or of several, redrawn in place."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, to_line: Callable[[Any], str]) -> None:
+        self.to_line = to_line
         self.progress = make_progress_bar(console)
         self.task = self.progress.add_task("compiling", total=None, eta="")
         self.progress.start()
@@ -156,11 +189,11 @@ class BarDisplay:
     def prepare(self) -> None:
         """Nothing: the bar says so already."""
 
-    def show(self, status: SweepStatus) -> None:
+    def show(self, status: SweepStatus | CampaignStatus) -> None:
         """Redraw."""
         self.progress.update(
             self.task,
-            description=format_sweep_status(status),
+            description=self.to_line(status),
             total=status.steps_wanted,
             completed=status.steps,
         )
@@ -260,13 +293,16 @@ def make_display(show: bool, console: Console | None = None) -> Display:
     )
 
 
-def make_sweep_display(show: bool) -> Display:
-    """Return a sweep's display: a bar on a terminal, lines elsewhere, nothing if not `show`."""
+def make_sweep_display(show: bool, to_line: Callable[[Any], str] = format_sweep_status) -> Display:
+    """Return a sweep's display: a bar on a terminal, lines elsewhere, nothing if not `show`.
+
+    to_line: `format_campaign_status` for several sweeps.
+    """
     console = Console()
     if not show:
         return NullDisplay()
     return SafeDisplay(
-        BarDisplay(console) if console.is_terminal else LineDisplay(console, format_sweep_status)
+        BarDisplay(console, to_line) if console.is_terminal else LineDisplay(console, to_line)
     )
 
 

@@ -10,6 +10,11 @@ def require_package(user: str, package: str, extra: str | None = None) -> None:
 
     extra: the extra of ersac that installs it; None: it is installed by its own name.
     """
-    if importlib.util.find_spec(package) is None:
+    if is_missing(package):
         install = package if extra is None else f'".[{extra}]" in a checkout of ersac'
         raise SettingsError(f"{user} needs {package}: pip install {install}")
+
+
+def is_missing(package: str) -> bool:
+    """Whether a package is not installed."""
+    return importlib.util.find_spec(package) is None

@@ -154,6 +154,7 @@ def test_a_run_in_two_parts_equals_one_run():
 
 
 def test_the_mdp_of_a_seed_does_not_depend_on_the_other_seeds():
+    """So the Bayesian regret [e-bayes-regret] is a mean over paired draws."""
     one, other = (
         agents.draw_mdps(PRIOR, agents.keys_of_seeds(range(first, first + 40))) for first in (3, 4)
     )

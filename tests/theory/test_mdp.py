@@ -56,6 +56,7 @@ def test_occupancy_sums_to_one_in_every_layer_and_gives_the_policy_value(problem
 
 
 def test_the_greedy_policy_of_q_star_is_optimal(problems, batched):
+    """The values of the policy that is greedy for Q* are the optimal values [e-opt-qv]."""
     mdp = problems[0].mdp
     optimal = batched(mdps.optimal_values, mdp)
     greedy = batched(lambda mdp, q: mdps.policy_values(mdp, mdps.greedy_policy(q)), mdp, optimal.q)

@@ -197,7 +197,7 @@ def test_the_payoff_has_the_gradients_of_the_game(problems, batched):
 
 
 def test_the_printed_sign_of_the_entropy_is_wrong(problems, batched):
-    """Ascending `- tau H`, as Algorithm 1 prints it, is not ascending the game."""
+    """Ascending `- tau H`, as Algorithm 1 [a-kac] prints it, is not ascending the game."""
     beliefs, policy, tau = problems
 
     def cosine(b, logits, tau):

@@ -14,6 +14,8 @@ from ersac.cli.doctor import DoctorOptions
 from ersac.cli.parsing import option_types
 from ersac.cli.report import ReportOptions
 from ersac.cli.watch import WatchOptions
+from ersac.cli.reproduce import ReproduceOptions
+from ersac.cli.score import ScoreOptions
 from ersac.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh")
@@ -23,6 +25,8 @@ OPTIONS: dict[str, Any] = {
     "eval": commands.EvalOptions,
     "sweep": commands.SweepOptions,
     "figure": commands.FigureOptions,
+    "reproduce": ReproduceOptions,
+    "score": ScoreOptions,
     "runs": commands.RunsOptions,
     "compare": commands.CompareOptions,
     "report": ReportOptions,

@@ -53,6 +53,8 @@ PAGES: dict[str, Page] = {
     "ersac eval": Page("RUN", "ersac eval runs/first --episodes 200 --video first.mp4"),
     "ersac sweep": Page("NAME|FILE.toml", "ersac sweep solve-time --scale smoke"),
     "ersac figure": Page("LABEL", "ersac figure f-solve_time_v_depth --scale smoke"),
+    "ersac reproduce": Page("", "ersac reproduce --scale desk --records results"),
+    "ersac score": Page("module:Agent", "ersac score my_agent:Agent --depth 20 --seeds 5"),
     "ersac runs": Page("[DIR]", "ersac runs runs/sweeps"),
     "ersac compare": Page("PATH [PATH ...]", "ersac compare runs/first runs/second"),
     "ersac report": Page("RUN [RUN ...]", "ersac report runs/first runs/second --out report.html"),

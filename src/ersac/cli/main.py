@@ -14,6 +14,8 @@ from ersac.cli.completion import completion_command
 from ersac.cli.doctor import doctor_command
 from ersac.cli.report import report_command
 from ersac.cli.watch import watch_command
+from ersac.cli.reproduce import reproduce_command
+from ersac.cli.score import score_command
 from ersac.config.presets import PRESETS
 from ersac.runs import exits
 
@@ -25,6 +27,8 @@ USAGE = """usage: ersac COMMAND ...
   ersac sweep NAME [--scale smoke|desk|paper ...]   run or finish a sweep, or list them
   ersac sweep FILE.toml [--engine local|ray ...]    the same for a sweep of your own
   ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper, or list them
+  ersac reproduce [--scale smoke|desk|paper ...]    draw all figures, judge the paper's claims
+  ersac score module:Agent [--depth N ...]          play an agent of yours on DeepSea
   ersac runs [DIR]                                  list runs and sweeps with their status
   ersac compare PATH [PATH ...]                     compare agents: returns with 95 % intervals
   ersac report RUN [RUN ...] --out FILE.html        write one page that shows runs, or --serve it
@@ -47,6 +51,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": commands.eval_command,
     "sweep": commands.sweep_command,
     "figure": commands.figure_command,
+    "reproduce": reproduce_command,
+    "score": score_command,
     "runs": commands.runs_command,
     "compare": commands.compare_command,
     "report": report_command,
