@@ -191,7 +191,8 @@ def load(
     """Load a policy that `Result.save` wrote, or the policy of a run.
 
     Args:
-        path: the file, or a run directory: one that has ended, was stopped, or is under way.
+        path: the file, or a run directory: one that has ended, was stopped, or is under way; or
+            `zoo:NAME`, an agent that comes with the package (`ersac zoo` lists them).
         seed: of a run directory, the seed; by default its first.
         make: a function that creates the environment, if it is one of your own and `evaluate` is to
             be called.

@@ -12,6 +12,7 @@ from ersac import config
 from ersac.cli import commands
 from ersac.cli.doctor import DoctorOptions
 from ersac.cli.parsing import option_types
+from ersac.cli.zoo import AnimateOptions, ZooOptions
 from ersac.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh")
@@ -19,6 +20,8 @@ OPTIONS: dict[str, Any] = {
     "train": commands.TrainOptions,
     "resume": commands.ResumeOptions,
     "eval": commands.EvalOptions,
+    "zoo": ZooOptions,
+    "animate": AnimateOptions,
     "sweep": commands.SweepOptions,
     "figure": commands.FigureOptions,
     "runs": commands.RunsOptions,
@@ -26,6 +29,7 @@ OPTIONS: dict[str, Any] = {
     "export": commands.ExportOptions,
     "theory": commands.TheoryOptions,
     "theory deep-sea": commands.TheoryDeepSeaOptions,
+    "theory games": commands.TheoryGamesOptions,
     "doctor": DoctorOptions,
 }
 WORDS: dict[str, tuple[str, ...]] = {  # values of options whose type is any text

@@ -51,6 +51,8 @@ PAGES: dict[str, Page] = {
     ),
     "ersac resume": Page("RUN", "ersac resume runs/first"),
     "ersac eval": Page("RUN", "ersac eval runs/first --episodes 200 --video first.mp4"),
+    "ersac zoo": Page("", "ersac zoo"),
+    "ersac animate": Page("RUN", "ersac animate runs/first --out first.gif"),
     "ersac sweep": Page("NAME|FILE.toml", "ersac sweep solve-time --scale smoke"),
     "ersac figure": Page("LABEL", "ersac figure f-solve_time_v_depth --scale smoke"),
     "ersac runs": Page("[DIR]", "ersac runs runs/sweeps"),
@@ -58,6 +60,7 @@ PAGES: dict[str, Page] = {
     "ersac export": Page("RUN [RUN ...]", "ersac export runs/first runs/second --to table.csv"),
     "ersac theory": Page("", "ersac theory --out runs/regret"),
     "ersac theory deep-sea": Page("", "ersac theory deep-sea --depth 33 --agent k-learning"),
+    "ersac theory games": Page("", "ersac theory games --out runs/games"),
     "ersac doctor": Page("", "ersac doctor"),
     "ersac completion": Page("SHELL", "ersac completion bash"),
 }
