@@ -141,7 +141,8 @@ def train(
         resume: continue the run in `out` if there is one.
         exact: with `resume`, refuse to continue if the result would not be bit-identical.
         show: show progress.
-        tensorboard, wandb: log to `out`/tensorboard or `out`/wandb (offline).
+        tensorboard: log to `out`/tensorboard.
+        wandb: log to `out`/wandb, offline.
         start: go on from what was learned: a policy, a file of `result.save()` or a run directory.
             Parameters, running statistics and the estimator are taken over; optimisers are new.
         on_chunk: a function that is called every few seconds with a `Progress` (`steps`,

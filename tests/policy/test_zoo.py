@@ -61,7 +61,9 @@ def test_an_agent_plays_as_recorded(name):
         pytest.importorskip("gymnax")
     agent = AGENTS[name]
     episodes = 10 if name in QUICK else 100
-    result = ersac.load(f"zoo:{name}").evaluate(episodes, eval_seed=7, show=False)
+    result = ersac.load(f"zoo:{name}").evaluate(
+        episodes, sample=agent.sample, eval_seed=7, show=False
+    )
     error = 3 * (result.stderr_return or 0.0)
     width = agent.high - agent.low
     assert agent.low <= agent.mean_return <= agent.high

@@ -4,7 +4,6 @@ A run stores its maps at a few moments only. Repeating it is exact, so its train
 with shorter chunks, and the maps are taken after each of them.
 """
 
-import dataclasses
 import io
 import math
 from functools import partial
@@ -149,13 +148,13 @@ def draw_frame(
     """The three maps of a frame above the share of goals so far."""
     frame, depth = frames[number], len(frames[number].visits)
     unreachable = np.triu(np.ones((depth, depth), bool), 1)
-    passed = occupancy(frame.right)
+    sigma, passed = np.ma.masked_where(unreachable, frame.sigma), occupancy(frame.right)
     panels = (
         ("visits of a cell", "visits", np.ma.masked_less(frame.visits, 1), "viridis"),
         (
             "sigma, the uncertainty",
             "sigma",
-            np.ma.masked_where(unreachable, frame.sigma),
+            sigma,
             "inferno",
         ),
         ("where the policy leads", "policy", np.ma.masked_less(passed, MIN_OCCUPANCY), "GnBu_r"),
@@ -185,7 +184,7 @@ def draw_sea(axes: Any, depth: int) -> None:
 
 
 def draw_arrows(axes: Any, right: np.ndarray, passed: np.ndarray) -> None:
-    """The mean move in each cell that can be reached, light on dark cells and dark on light ones."""
+    """The mean move in each cell that can be reached; light on dark cells, else dark."""
     rows, columns = np.tril_indices(len(right))
     across = 2 * right[rows, columns] - 1
     axes.quiver(

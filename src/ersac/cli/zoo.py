@@ -12,12 +12,14 @@ from ersac.cli.parsing import parse
 from ersac.config import Range, SettingsError
 from ersac.runs import exits
 
+STANDARD_OUTPUT = OutputOptions()
+
 
 @dataclass(frozen=True)
 class ZooOptions:
     """List the trained agents that come with the package: `ersac eval zoo:NAME` plays one."""
 
-    output: OutputOptions = OutputOptions()
+    output: OutputOptions = STANDARD_OUTPUT
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class AnimateOptions:
     """The animation, a .gif file that must not exist yet."""
     frames: Annotated[int, Range(2, 500)] = 70
     """Frames, about; one for each chunk of the repeated run."""
-    output: OutputOptions = OutputOptions()
+    output: OutputOptions = STANDARD_OUTPUT
 
 
 def zoo_command(argv: list[str]) -> int:
@@ -51,11 +53,10 @@ def print_zoo(names: list[str], agents: list[Any]) -> None:
     """Print two lines for each agent: its result, and the command that trained it."""
     width = max(map(len, names), default=0)
     for name, agent in zip(names, agents, strict=True):
-        interval = f"({agent.low:.4g} to {agent.high:.4g})"
-        print(
-            f"{name:<{width}}  return {agent.mean_return:.4g} {interval}, "
-            f"{agent.episodes:,} episodes; settings {agent.settings_hash}, {agent.bytes / 1e3:,.0f} kB"
-        )
+        interval = f"({agent.low:.4g} to {agent.high:.4g}), {agent.episodes:,} episodes"
+        interval += " with --sample" if agent.sample else ""
+        origin = f"settings {agent.settings_hash}, {agent.bytes / 1e3:,.0f} kB"
+        print(f"{name:<{width}}  return {agent.mean_return:.4g} {interval}; {origin}")
         print(f"{'':<{width}}  {agent.command}")
     print('play one with `ersac eval zoo:NAME`, load it with ersac.load("zoo:NAME")', flush=True)
 
@@ -67,32 +68,33 @@ def animate_command(argv: list[str]) -> int:
         raise SettingsError("which run, and where to? ersac animate RUN --out FILE.gif")
     if options.out.suffix != ".gif":
         raise SettingsError(f"--out must be a .gif file, not {options.out}")
-    options, show = config.check(options), not options.output.quiet
+    run, out = options.run, options.out
+    frames, show = config.check(options).frames, not options.output.quiet
 
     from ersac.runs import disk, run_dir
 
-    disk.require_new(options.out)
-    settings, summary = run_dir.read_finished_summary(options.run)
+    disk.require_new(out)
+    settings, summary = run_dir.read_finished_summary(run)
     if not settings.env.has_maps:
         name = config.env_name(settings.env)
-        raise SettingsError(f"{options.run} is a run on {name}: only runs on deep-sea have maps")
+        raise SettingsError(f"{run} is a run on {name}: only runs on deep-sea have maps")
 
     from ersac import api, display
     from ersac.analysis import animation
 
-    frames: list[animation.MapFrame] = []
-    shortened = animation.shorten_chunks(settings, summary["episodes"], options.frames)
+    maps: list[animation.MapFrame] = []
+    shortened = animation.shorten_chunks(settings, summary["episodes"], frames)
     with exits.SignalWatcher() as watcher:
         api.run_experiment(
             shortened,
             None,
             display.make_display(show),
             poll=watcher.poll,
-            on_chunk=animation.frame_collector(shortened, frames),
+            on_chunk=animation.frame_collector(shortened, maps),
         )
     title = f"{settings.agent_name} on DeepSea, depth {settings.env.depth}"
-    size = animation.write_animation(frames, title, options.out)
+    size = animation.write_animation(maps, title, out)
     if show:
-        print(f"{options.out}: {len(frames)} frames, {size / 1e3:,.0f} kB", flush=True)
-    result = {"gif": str(options.out), "run": str(options.run), "frames": len(frames)}
+        print(f"{out}: {len(maps)} frames, {size / 1e3:,.0f} kB", flush=True)
+    result = {"gif": str(out), "run": str(run), "frames": len(maps)}
     return print_json(result | {"bytes": size}, options.output)

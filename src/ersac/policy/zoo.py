@@ -23,7 +23,8 @@ class ZooAgent(NamedTuple):
     settings_hash: str
     seed: int
     steps: int  # of training
-    episodes: int  # of the evaluation: greedy actions, environments not seen in training
+    episodes: int  # of the evaluation, in environments not seen in training
+    sample: bool  # whether actions were sampled; otherwise they were the most probable ones
     mean_return: float
     low: float  # of the 95 % interval of the mean
     high: float
