@@ -10,7 +10,7 @@ from PIL import Image
 
 from ersac import api, config
 from ersac.analysis import animation
-from ersac.analysis.animation import MapFrame, occupancy
+from ersac.analysis.animation import MapFrame, pass_probabilities
 from ersac.cli.main import main
 from ersac.runs import run_dir
 
@@ -35,11 +35,11 @@ def test_occupancy_is_that_of_all_action_sequences():
             cells.append((row + 1, column))
         for cell in cells:
             expected[cell] += probability
-    np.testing.assert_allclose(occupancy(right), expected, atol=1e-12)
+    np.testing.assert_allclose(pass_probabilities(right), expected, atol=1e-12)
 
 
 def test_occupancy_of_right_moves_is_the_diagonal():
-    np.testing.assert_array_equal(occupancy(np.ones((DEPTH, DEPTH))), np.eye(DEPTH))
+    np.testing.assert_array_equal(pass_probabilities(np.ones((DEPTH, DEPTH))), np.eye(DEPTH))
 
 
 @pytest.mark.parametrize(("episodes", "frames", "chunk"), [(1000, 70, 6), (10, 100, 1)])

@@ -95,7 +95,7 @@ def _draw_actions(static: Experiment, floats: dict[str, Array], learner: Learner
     return jax.lax.map(draws, jnp.arange(env.n_states), batch_size=256)
 
 
-def occupancy(right: np.ndarray) -> np.ndarray:
+def pass_probabilities(right: np.ndarray) -> np.ndarray:
     """The probability that an episode of the policy passes each cell, without failing moves."""
     depth = len(right)
     passed = np.zeros((depth, depth))
@@ -148,7 +148,7 @@ def draw_frame(
     """The three maps of a frame above the share of goals so far."""
     frame, depth = frames[number], len(frames[number].visits)
     unreachable = np.triu(np.ones((depth, depth), bool), 1)
-    sigma, passed = np.ma.masked_where(unreachable, frame.sigma), occupancy(frame.right)
+    sigma, passed = np.ma.masked_where(unreachable, frame.sigma), pass_probabilities(frame.right)
     panels = (
         ("visits of a cell", "visits", np.ma.masked_less(frame.visits, 1), "viridis"),
         (
@@ -170,7 +170,7 @@ def draw_frame(
     figure.text(
         0.98, 0.955, f"episode {frame.episode:,}", color=INK, fontsize=12, ha="right", va="center"
     )
-    draw_goal_share(figure, frames, number)
+    draw_curve(figure, frames, number)
 
 
 def draw_sea(axes: Any, depth: int) -> None:
@@ -198,7 +198,7 @@ def draw_arrows(axes: Any, right: np.ndarray, passed: np.ndarray) -> None:
     )
 
 
-def draw_goal_share(figure: Figure, frames: list[MapFrame], number: int) -> None:
+def draw_curve(figure: Figure, frames: list[MapFrame], number: int) -> None:
     """The share of the last 100 episodes that reached the goal, up to a frame."""
     axes = figure.add_axes((0.02, 0.055, 0.96, 0.075))
     shown = frames[: number + 1]
