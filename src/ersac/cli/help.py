@@ -83,9 +83,11 @@ def help_page(default: Any, program: str) -> str:
     for row in rows:
         first, *rest = textwrap.wrap(row.text, width - column - 2) or [""]
         lines += [f"  {row.form:<{column}}{first}", *(" " * (column + 2) + line for line in rest)]
+    if rows:
+        lines.append("")
     hidden = len(options) - len(rows)
     more = f"{hidden} more options: {program} --help-all" if hidden else "--help-all for details"
-    lines += ["", f"also --quiet, --json, --debug; {more}", f"example: {page.example}"]
+    lines += [f"also --quiet, --json, --debug; {more}", f"example: {page.example}"]
     return "\n".join(lines)
 
 

@@ -39,6 +39,8 @@ USAGE = """usage: ersac COMMAND ...
 
 environments: deep-sea, gymnax:ID, an id of Gymnasium (CartPole-v1), module:Class
 agents:       {agents}
+
+example: ersac train deep-sea --depth 20 --agent ersac --seeds 4
 """
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": commands.train_command,
