@@ -71,7 +71,7 @@ def completion_script(shell: str) -> str:
             prog="ersac",
             args=["--tyro-print-completion", shell],
         )
-    # tyro's script counts words from 0, zsh from 1: without this no value of an option is completed.
+    # tyro's script counts words from 0, zsh from 1: no value of an option would be completed.
     return script.getvalue().replace('"${words[@]}" "$CURRENT"', '"${words[@]}" "$((CURRENT - 1))"')
 
 
