@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test test-slow test-installs sabotage attack check bench clean
+.PHONY: train test test-slow test-installs sabotage attack check docs bench clean
 .DEFAULT_GOAL := train
 
 # Train ERSAC on DeepSea and leave a picture under runs/.
@@ -41,11 +41,15 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 
+# The documentation as a site, in site/; a warning is an error.
+docs: $(VENV)/.dev
+	$(BIN)/zensical build --strict
+
 bench: $(VENV)/.dev
 	$(BIN)/ersac bench $(ARGS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) site .cache .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ersac needs Python 3.11 or newer: make PYTHON=python3.11")'

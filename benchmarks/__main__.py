@@ -77,7 +77,9 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(
-        prog="ersac bench", description="Compare ersac with other implementations, side by side."
+        prog="ersac bench",
+        description="Compare ersac with other implementations, side by side.",
+        epilog="example: ersac bench --quick --only host",
     )
     parser.add_argument(
         "--quick", action="store_true", help="fewer depths and repeats: under a minute"

@@ -1889,6 +1889,34 @@ FAULTS = [
         old="np.array(A)",
         new="np.array(A)[::-1]",
     ),
+    # the zoo and the animation
+    Fault(
+        "policy/zoo.py",
+        "zoo_file",
+        "replace",
+        "policy/test_zoo.py",
+        "test_deep_sea_reaches_the_treasure_by_depth_right_moves",
+        old="name.removeprefix(A)",
+        new="'lock'",
+    ),
+    Fault(
+        "analysis/animation.py",
+        "pass_probabilities",
+        "replace",
+        "analysis/test_animation.py",
+        "test_occupancy_is_that_of_all_action_sequences",
+        old="A[B] * right[B]",
+        new="A[B] * (1 - right[B])",
+    ),
+    Fault(
+        "analysis/animation.py",
+        "shorten_chunks",
+        "replace",
+        "analysis/test_animation.py",
+        "test_a_run_is_cut_into_about_as_many_chunks_as_frames",
+        old="math.ceil(A)",
+        new="int(A)",
+    ),
     # a tau for each state and action
     Fault(
         "algorithm/risk.py",

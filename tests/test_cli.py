@@ -1,10 +1,15 @@
 """The command line run as a subprocess: output, files and exit codes."""
 
+import functools
 import json
 import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +20,7 @@ from ersac.cli import commands
 from ersac.cli.completion import OPTIONS, completion_script
 from ersac.cli.main import COMMANDS, main
 from ersac.cli.parsing import split_positional
+from ersac.config.presets import PRESETS
 from ersac.runs import run_dir
 
 
@@ -164,27 +170,41 @@ def test_help_all_explains_every_setting(tmp_path):
         assert option in text
 
 
+SCREEN_LINES, SCREEN_COLUMNS = 36, 100  # what a help page may take
+OWN_PAGES = ("bench", "completion")  # without settings of config/, so without --help-all
 PAGES = [
+    (),
     ("train",),
     ("train", "deep-sea"),
     ("train", "CartPole-v1", "--agent", "boot-dqn"),
-    *((name,) for name in COMMANDS if name not in ("train", "bench", "completion")),
+    *((name,) for name in COMMANDS if name != "train"),
     ("theory", "deep-sea"),
+    ("theory", "games"),
 ]
 
 
-@pytest.mark.parametrize("argv", PAGES, ids=" ".join)
+@pytest.mark.parametrize("argv", PAGES, ids=lambda argv: " ".join(argv) or "ersac")
 def test_the_help_of_a_command_fits_a_screen_and_has_an_example(argv, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as stop:
         main([*argv, "--help"])
     assert stop.value.code == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 32
-    assert all(len(line) <= 100 for line in lines)
+    assert len(lines) <= SCREEN_LINES
+    assert all(len(line) <= SCREEN_COLUMNS for line in lines)
     assert len([line for line in lines if line.startswith("  --")]) <= 10
-    assert lines[-1].startswith(f"example: ersac {argv[0]}")
-    assert "--help-all" in lines[-2]
+    assert len([line for line in lines if line.startswith("example: ")]) == 1
+    assert lines[-1].startswith(f"example: ersac {' '.join(argv[:1])}".rstrip())
+    if argv and argv[0] not in OWN_PAGES:
+        assert "--help-all" in lines[-2]
+
+
+def test_the_help_names_every_command_and_agent(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert {name for name in COMMANDS if f"\n  ersac {name}" not in text} == set()
+    assert {name for name in PRESETS if f" {name}" not in text} == set()
 
 
 @pytest.mark.parametrize(
@@ -219,10 +239,13 @@ def test_the_version_is_printed(argv, capsys):
     assert (stop.value.code, capsys.readouterr().out) == (0, f"ersac {__version__}\n")
 
 
+SCRIPT = functools.cache(completion_script)
+
+
 def complete(words: str, tmp_path: Path) -> list[str]:
     """What bash offers for the last word of a command."""
     script = tmp_path / "completion.bash"
-    script.write_text(completion_script("bash"))
+    script.write_text(SCRIPT("bash"))
     code = """
         source "$1"; shift
         COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
@@ -240,10 +263,64 @@ def test_bash_completes_commands_options_and_agents(tmp_path):
     assert "--workers" in complete("ersac train gym:CartPole-v1 --work", tmp_path)
     assert "boot-dqn" in complete("ersac train deep-sea --agent bo", tmp_path)
     assert "--video" in complete("ersac eval runs/first --vi", tmp_path)
+    assert set(complete("ersac train --network ", tmp_path)) == {"mlp", "table"}
+    assert "--lambda" in complete("ersac train --lamb", tmp_path)
+
+
+ZSH_READY, ZSH_SECONDS = "ready%", 20.0
+
+
+def type_in_zsh(folder: Path, words: str) -> str:
+    """The command line of an interactive zsh after `words` and the tab key."""
+    (folder / "_ersac").write_text(SCRIPT("zsh"))
+    setup = f"PS1=''; fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; "
+    setup += "zstyle ':completion:*' list-prompt ''; bindkey '^I' complete-word\n"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(folder)
+        os.environ |= {"TERM": "dumb", "COLUMNS": "200", "HOME": str(folder)}
+        os.execvp("zsh", ["zsh", "-f", "-i"])
+    try:
+        os.write(terminal, setup.encode())
+        os.write(terminal, b"echo rea''dy%\n")
+        read_until(terminal, ZSH_READY)
+        os.write(terminal, words.encode() + b"\t")
+        time.sleep(1.0)
+        os.write(terminal, b"#end\n")  # complete or not, the line is now over
+        return read_until(terminal, "#end")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def read_until(terminal: int, text: str) -> str:
+    """What a terminal prints until `text`."""
+    shown, start = "", time.monotonic()
+    while text not in shown and time.monotonic() < start + ZSH_SECONDS:
+        if select.select([terminal], [], [], 0.2)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("ersac doc", "ersac doctor"),
+        ("ersac train --dept", "ersac train --depth"),
+        ("ersac eval --vid", "ersac eval --video"),
+        ("ersac train deep-sea --agent boot-dqn-l", "--agent boot-dqn-large"),
+        ("ersac train --lamb", "ersac train --lambda "),
+        ("ersac train --network t", "--network table"),
+    ],
+)
+def test_zsh_completes_commands_options_and_agents(words, completed, tmp_path):
+    assert completed in type_in_zsh(tmp_path, words)
 
 
 def test_zsh_has_a_completion_script_and_every_command_is_completed():
-    assert completion_script("zsh").startswith("#compdef ersac")
+    assert SCRIPT("zsh").startswith("#compdef ersac")
     assert set(COMMANDS) - {"bench", "completion"} <= {name.split()[0] for name in OPTIONS}
 
 

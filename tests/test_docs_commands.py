@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ersac.cli import commands, reproduce, score
+from ersac.cli import commands, report, reproduce, score, watch, zoo
 from ersac.cli.main import dispatch
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def stop_after_parsing(monkeypatch):
     def parse(*args):
         raise Parsed(real(*args))
 
-    for module in (commands, reproduce, score):
+    for module in (commands, report, reproduce, score, watch, zoo):
         monkeypatch.setattr(module, "parse", parse)
 
 

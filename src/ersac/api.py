@@ -141,7 +141,8 @@ def train(
         resume: continue the run in `out` if there is one.
         exact: with `resume`, refuse to continue if the result would not be bit-identical.
         show: show progress.
-        tensorboard, wandb: log to `out`/tensorboard or `out`/wandb (offline).
+        tensorboard: log to `out`/tensorboard.
+        wandb: log to `out`/wandb, offline.
         start: go on from what was learned: a policy, a file of `result.save()` or a run directory.
             Parameters, running statistics and the estimator are taken over; optimisers are new.
         on_chunk: a function that is called every few seconds with a `Progress` (`steps`,
@@ -191,7 +192,8 @@ def load(
     """Load a policy that `Result.save` wrote, or the policy of a run.
 
     Args:
-        path: the file, or a run directory: one that has ended, was stopped, or is under way.
+        path: the file, or a run directory: one that has ended, was stopped, or is under way; or
+            `zoo:NAME`, an agent that comes with the package (`ersac zoo` lists them).
         seed: of a run directory, the seed; by default its first.
         make: a function that creates the environment, if it is one of your own and `evaluate` is to
             be called.

@@ -51,6 +51,8 @@ def test_the_wheel_is_typed_and_has_no_tests(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "ersac/py.typed" in names
+    assert "ersac/zoo/index.json" in names
+    assert "ersac/zoo/cartpole.npz" in names
     assert not [name for name in names if not name.startswith("ersac")]
 
 

@@ -83,7 +83,7 @@ class EvalOptions:
     """Evaluate a trained policy on whole episodes, with environment seeds not used in training."""
 
     run: Annotated[Path | None, tyro.conf.Positional] = None
-    """Run directory, or a file written by result.save()."""
+    """Run directory, a file written by result.save(), or zoo:NAME (`ersac zoo` lists them)."""
     evaluation: config.Evaluate = field(default_factory=config.Evaluate)
     seed: int | None = None
     """Which of the run's seeds to evaluate; by default its first."""
@@ -280,14 +280,14 @@ def eval_command(argv: list[str]) -> int:
         raise SettingsError("which run? ersac eval RUN")
     evaluation, show = config.check(options).evaluation, not options.output.quiet
 
-    from ersac.policy import video
+    from ersac.policy import video, zoo
     from ersac.runs import results, run_dir
 
     if options.run.is_dir():
         settings = run_dir.read_settings(options.run)
         results.index_of_seed(settings, settings.run.seed if options.seed is None else options.seed)
         video.check_video(settings.env, options.video)
-    elif not options.run.exists():
+    elif not zoo.zoo_file(options.run).exists():
         raise SettingsError(f"{options.run} is neither a run nor a file written by result.save()")
 
     from ersac.policy.policy import open_policy  # imports jax

@@ -4,25 +4,39 @@ import contextlib
 import dataclasses
 import io
 import keyword
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import tyro
 
 from ersac import config
 from ersac.cli import commands
 from ersac.cli.doctor import DoctorOptions
-from ersac.cli.parsing import option_types
+from ersac.cli.parsing import HELP, option_types
 from ersac.cli.report import ReportOptions
-from ersac.cli.watch import WatchOptions
 from ersac.cli.reproduce import ReproduceOptions
 from ersac.cli.score import ScoreOptions
+from ersac.cli.watch import WatchOptions
+from ersac.cli.zoo import AnimateOptions, ZooOptions
 from ersac.config.presets import PRESETS
+from ersac.theory.settings import TABULAR_AGENTS
 
 SHELLS = ("bash", "zsh")
+HOW = (
+    'for bash: eval "$(ersac completion bash)" in ~/.bashrc; '
+    "for zsh: ersac completion zsh > a file _ersac in $fpath"
+)
+PAGE = f"""usage: ersac completion {"|".join(SHELLS)}
+
+Print a script that completes commands, options and the names of agents.
+{HOW.replace("; ", chr(10))}
+
+example: ersac completion bash"""
 OPTIONS: dict[str, Any] = {
     "train": commands.TrainOptions,
     "resume": commands.ResumeOptions,
     "eval": commands.EvalOptions,
+    "zoo": ZooOptions,
+    "animate": AnimateOptions,
     "sweep": commands.SweepOptions,
     "figure": commands.FigureOptions,
     "reproduce": ReproduceOptions,
@@ -34,6 +48,7 @@ OPTIONS: dict[str, Any] = {
     "export": commands.ExportOptions,
     "theory": commands.TheoryOptions,
     "theory deep-sea": commands.TheoryDeepSeaOptions,
+    "theory games": commands.TheoryGamesOptions,
     "doctor": DoctorOptions,
 }
 WORDS: dict[str, tuple[str, ...]] = {  # values of options whose type is any text
@@ -46,11 +61,11 @@ WORDS: dict[str, tuple[str, ...]] = {  # values of options whose type is any tex
 
 def completion_command(argv: list[str]) -> int:
     """`ersac completion SHELL`."""
+    if set(HELP) & set(argv):
+        print(PAGE)
+        return 0
     if argv not in [[shell] for shell in SHELLS]:
-        raise config.SettingsError(
-            'which shell? for bash: eval "$(ersac completion bash)" in ~/.bashrc; '
-            "for zsh: ersac completion zsh > a file _ersac in $fpath"
-        )
+        raise config.SettingsError(f"which shell? {HOW}")
     print(completion_script(argv[0]), end="")
     return 0
 
@@ -64,24 +79,34 @@ def completion_script(shell: str) -> str:
             prog="ersac",
             args=["--tyro-print-completion", shell],
         )
-    return script.getvalue()
+    # tyro's script counts words from 0, zsh from 1: no value of an option would be completed.
+    return script.getvalue().replace('"${words[@]}" "$CURRENT"', '"${words[@]}" "$((CURRENT - 1))"')
 
 
 def flat_options(cls: type) -> type:
     """A class with all options of a command, those of every environment and agent among them."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, tuple[Any, Any]] = {}
+    is_tabular = cls is commands.TheoryDeepSeaOptions
     for name, hint in option_types(cls):
         metadata = getattr(hint, "__metadata__", ())
         if tyro.conf.Suppress in metadata or tyro.conf.Positional in metadata:
             continue
-        values: Any = cast(Any, Literal)[WORDS[name]] if name in WORDS else hint
+        words = TABULAR_AGENTS if name == "--agent" and is_tabular else WORDS.get(name)
+        values: Any = cast(Any, Literal)[tuple(words)] if words else hint
+        default: Any = False if hint is bool else None
+        if get_origin(values) is Literal:
+            default = get_args(values)[0]  # None would be offered as a value
+        elif hint is not bool:
+            values = values | None
         field = name[2:].replace("-", "_")
         if keyword.iskeyword(field):
             values = cast(Any, Annotated)[values, tyro.conf.arg(name=field)]
             field += "_"
-        fields[field] = bool if hint is bool else values | None
-    defaults = {name: False if hint is bool else None for name, hint in fields.items()}
+        fields[field] = (values, default)
     return dataclasses.make_dataclass(
         cls.__name__,
-        [(name, hint, dataclasses.field(default=defaults[name])) for name, hint in fields.items()],
+        [
+            (name, hint, dataclasses.field(default=default))
+            for name, (hint, default) in fields.items()
+        ],
     )

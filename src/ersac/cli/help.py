@@ -51,6 +51,8 @@ PAGES: dict[str, Page] = {
     ),
     "ersac resume": Page("RUN", "ersac resume runs/first"),
     "ersac eval": Page("RUN", "ersac eval runs/first --episodes 200 --video first.mp4"),
+    "ersac zoo": Page("", "ersac zoo"),
+    "ersac animate": Page("RUN", "ersac animate runs/first --out first.gif"),
     "ersac sweep": Page("NAME|FILE.toml", "ersac sweep solve-time --scale smoke"),
     "ersac figure": Page("LABEL", "ersac figure f-solve_time_v_depth --scale smoke"),
     "ersac reproduce": Page("", "ersac reproduce --scale desk --records results"),
@@ -62,6 +64,7 @@ PAGES: dict[str, Page] = {
     "ersac export": Page("RUN [RUN ...]", "ersac export runs/first runs/second --to table.csv"),
     "ersac theory": Page("", "ersac theory --out runs/regret"),
     "ersac theory deep-sea": Page("", "ersac theory deep-sea --depth 33 --agent k-learning"),
+    "ersac theory games": Page("", "ersac theory games --out runs/games"),
     "ersac doctor": Page("", "ersac doctor"),
     "ersac completion": Page("SHELL", "ersac completion bash"),
 }
@@ -84,9 +87,11 @@ def help_page(default: Any, program: str) -> str:
     for row in rows:
         first, *rest = textwrap.wrap(row.text, width - column - 2) or [""]
         lines += [f"  {row.form:<{column}}{first}", *(" " * (column + 2) + line for line in rest)]
+    if rows:
+        lines.append("")
     hidden = len(options) - len(rows)
     more = f"{hidden} more options: {program} --help-all" if hidden else "--help-all for details"
-    lines += ["", f"also --quiet, --json, --debug; {more}", f"example: {page.example}"]
+    lines += [f"also --quiet, --json, --debug; {more}", f"example: {page.example}"]
     return "\n".join(lines)
 
 

@@ -13,9 +13,10 @@ from ersac.cli import commands
 from ersac.cli.completion import completion_command
 from ersac.cli.doctor import doctor_command
 from ersac.cli.report import report_command
-from ersac.cli.watch import watch_command
 from ersac.cli.reproduce import reproduce_command
 from ersac.cli.score import score_command
+from ersac.cli.watch import watch_command
+from ersac.cli.zoo import animate_command, zoo_command
 from ersac.config.presets import PRESETS
 from ersac.runs import exits
 
@@ -24,6 +25,8 @@ USAGE = """usage: ersac COMMAND ...
   ersac train ENV [--agent NAME --seeds N ...]      train an agent; results go to runs/
   ersac resume RUN [--episodes N --exact ...]       continue a run from its last checkpoint
   ersac eval RUN [--episodes N --video FILE ...]    evaluate a trained policy
+  ersac zoo                                         list trained agents: ersac eval zoo:NAME
+  ersac animate RUN --out FILE.gif                  animate a run on DeepSea
   ersac sweep NAME [--scale smoke|desk|paper ...]   run or finish a sweep, or list them
   ersac sweep FILE.toml [--engine local|ray ...]    the same for a sweep of your own
   ersac figure LABEL [--scale smoke|desk|paper]     draw a figure of the paper, or list them
@@ -44,11 +47,15 @@ USAGE = """usage: ersac COMMAND ...
 
 environments: deep-sea, gymnax:ID, an id of Gymnasium (CartPole-v1), module:Class
 agents:       {agents}
+
+example: ersac train deep-sea --depth 20 --agent ersac --seeds 4
 """
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": commands.train_command,
     "resume": commands.resume_command,
     "eval": commands.eval_command,
+    "zoo": zoo_command,
+    "animate": animate_command,
     "sweep": commands.sweep_command,
     "figure": commands.figure_command,
     "reproduce": reproduce_command,

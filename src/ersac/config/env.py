@@ -133,7 +133,8 @@ def parse_env(name: str) -> Environment:
     """
     prefix, _, env_id = name.partition(":") if isinstance(name, str) else (name, "", "")
     prefix = ALIASES.get(prefix, prefix)
-    if isinstance(name, str) and closest(prefix, ENVIRONMENTS) is None:
+    # A dot: a module, even if its name is close to that of an environment.
+    if isinstance(name, str) and ("." in prefix or closest(prefix, ENVIRONMENTS) is None):
         if GYM_NAME.fullmatch(name):
             return Gym(id=name)
         raise SettingsError(

@@ -34,6 +34,13 @@ class CombinationLock(gymnasium.Env[int, int]):
         return self.right, float(self.right == 10), False, False, {}
 
 
+class LimitedLock(gymnasium.wrappers.TimeLimit):
+    """The lock with its time limit."""
+
+    def __init__(self) -> None:
+        super().__init__(CombinationLock(), TIME_LIMIT)
+
+
 def make_lock_env() -> gymnasium.Env:
     """The lock with its time limit."""
-    return gymnasium.wrappers.TimeLimit(CombinationLock(), TIME_LIMIT)
+    return LimitedLock()

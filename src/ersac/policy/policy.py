@@ -20,6 +20,7 @@ from ersac import __version__, config, display
 from ersac.config import Experiment, SettingsError
 from ersac.envs.base import Discrete, Spec
 from ersac.loops.host import size_of
+from ersac.policy import zoo
 from ersac.policy.codec import codec_from_json, take_observation
 from ersac.policy.evaluate import (
     Evaluation,
@@ -246,7 +247,7 @@ def save_policy(trained: TrainedAgent, path: Path) -> None:
     disk.write(path, policy_bytes(trained))
 
 
-def policy_bytes(trained: TrainedAgent) -> memoryview:
+def policy_bytes(trained: TrainedAgent, compress: bool = False) -> memoryview:
     """A policy as a file: the learner's arrays, the settings and spaces as JSON, and a digest."""
     arrays = {f"learner/{name}": array for name, array in flatten(trained.learner)[0].items()}
     about = {
@@ -257,7 +258,7 @@ def policy_bytes(trained: TrainedAgent) -> memoryview:
         "senses": trained.codec.spaces,
     }
     arrays[ABOUT] = np.frombuffer(json.dumps(about, default=str).encode(), np.uint8)
-    return seal.seal_arrays(arrays)
+    return seal.seal_arrays(arrays, compress)
 
 
 def load_policy(path: Path, **overrides: Any) -> Policy:
@@ -323,9 +324,10 @@ def require_finite(arrays: dict[str, np.ndarray], path: Path) -> None:
 
 
 def read_policy_file(path: Path) -> dict[str, np.ndarray]:
-    """The arrays in a policy file; DiskError where its digest is wrong."""
+    """The arrays in a policy file or of `zoo:NAME`; DiskError where its digest is wrong."""
+    file = zoo.zoo_file(path)
     try:
-        return seal.unseal_arrays(disk.read(path))
+        return seal.unseal_arrays(disk.read(file), compressed=file.parent == zoo.DIRECTORY)
     except MemoryError:
         raise disk.DiskError(f"cannot read {path}: not enough memory") from None
     except ValueError:

@@ -131,15 +131,16 @@ def arrays_below(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarr
     }
 
 
-def seal_arrays(arrays: dict[str, np.ndarray]) -> memoryview:
+def seal_arrays(arrays: dict[str, np.ndarray], compress: bool = False) -> memoryview:
     """Return arrays as the bytes of an npz file that holds their digest too."""
-    return npz_bytes({**arrays, SEAL: np.frombuffer(arrays_digest(arrays).encode(), np.uint8)})
+    digest = np.frombuffer(arrays_digest(arrays).encode(), np.uint8)
+    return npz_bytes({**arrays, SEAL: digest}, compress)
 
 
-def unseal_arrays(data: disk.Bytes) -> dict[str, np.ndarray]:
+def unseal_arrays(data: disk.Bytes, compressed: bool = False) -> dict[str, np.ndarray]:
     """Return the arrays of a sealed npz file; ValueError if they are not what was written."""
     try:
-        arrays = npz_arrays(data)
+        arrays = npz_arrays(data, compressed)
         intact = arrays.pop(SEAL).tobytes().decode() == arrays_digest(arrays)
     except (ValueError, KeyError) as error:
         raise ValueError(f"it is not readable: {type(error).__name__}") from None
