@@ -234,6 +234,7 @@ def make_normaliser(
         settings.gamma,
         normalisation.normalise,
         normalisation.scale_rewards,
+        normalisation.clip_rewards,
     )
 
 

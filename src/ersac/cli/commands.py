@@ -35,7 +35,7 @@ class OutputOptions:
 class TrainOptions:
     """Train an agent; its results, checkpoints and a picture go to a run directory."""
 
-    env: config.DeepSea | config.Gymnax | config.Gym
+    env: config.DeepSea | config.Gymnax | config.Gym | config.Atari
     run: config.Run
     agent: config.ActorCritic | config.BootDQN
     agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "ersac"

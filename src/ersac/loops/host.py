@@ -64,11 +64,22 @@ ONE_THREAD = {"xla_cpu_multi_thread_eigen": False}  # waking a thread takes long
 
 
 class HostCarry(NamedTuple):
-    """The state of one seed that can be saved; a resumed run starts new episodes."""
+    """The state of one seed that can be saved."""
 
     learner: Learner
     buffer_state: Tree
     rollouts: np.int32  # rollouts so far, counted on the host
+    episodes: Tree = ()  # CurrentEpisodes; () where a resumed run starts new ones
+
+
+class CurrentEpisodes(NamedTuple):
+    """The current episodes of N environments whose state can be stored, between two rollouts."""
+
+    env: Tree  # as `HostEnv.snapshot` returns it
+    obs: np.ndarray  # [N, ...]
+    policy: Tree  # the policy's episode states
+    returns: np.ndarray  # [N]
+    steps: np.ndarray  # [N]
 
 
 class SeedState:
@@ -304,9 +315,9 @@ def static_host_settings(settings: config.Experiment) -> config.Experiment:
     """Return the settings that decide the compiled programs: no floats, seeds or budgets."""
     assert settings.env.on_host
     run = {"seed": 0, "seeds": 1, "episodes": 1, "steps": None, "stop_when_solved": True}
-    return config.static(
-        config.override(settings, **run, chunk=1, make=None, workers=0, lockstep=True)
-    )
+    options = {"chunk": 1, "workers": 0, "lockstep": True}
+    factory = {"make": None} if isinstance(settings.env, config.Gym) else {}
+    return config.static(config.override(settings, **run, **options, **factory))
 
 
 def prepare_host(
@@ -333,6 +344,12 @@ def prepare_host(
     ]
     program = assemble(settings, spec, seed_states)
     _warm_up(program)
+    for seed_state in seed_states:
+        if seed_state.env.snapshot is not None:  # a checkpoint is restored into this form
+            start_episodes(program, seed_state, 0)
+            episodes = current_episodes(seed_state)
+            seed_state.carry = seed_state.carry._replace(episodes=episodes)
+    program = program._replace(carry=[seed_state.carry for seed_state in seed_states])
     return program._replace(compile_seconds=time.perf_counter() - began)
 
 
@@ -435,6 +452,7 @@ class ActedRollout(NamedTuple):
     trajectory: Trajectory  # [N, T]
     episodes: EpisodeSteps  # [N, T]
     learned: int  # rollouts that the parameters it was acted with had learned from
+    current: Tree = ()  # CurrentEpisodes after it, where they can be stored
 
 
 def env_seed(seed: int, rollout: int) -> int:
@@ -444,6 +462,38 @@ def env_seed(seed: int, rollout: int) -> int:
     different environment seeds. It has 31 bits, which every environment accepts.
     """
     return int(np.random.SeedSequence((seed, rollout)).generate_state(1)[0] >> 1)
+
+
+def start_episodes(program: HostProgram, seed_state: SeedState, rollout: int) -> None:
+    """Reset the environments of a seed before a rollout."""
+    seed_state.obs = seed_state.env.reset(env_seed(seed_state.seed, rollout))
+    first_key = jax.random.fold_in(seed_state.key, FIRST_RESET)
+    seed_state.episode_state = program.calls.init_episodes(seed_state.carry.learner, first_key)
+
+
+def current_episodes(seed_state: SeedState) -> Tree:
+    """Return the CurrentEpisodes of a seed, or () where its environments cannot be stored."""
+    env = seed_state.env
+    if env.snapshot is None:
+        return ()
+    assert seed_state.obs is not None
+    return CurrentEpisodes(
+        env=env.snapshot(),
+        obs=seed_state.obs,
+        policy=seed_state.episode_state,
+        returns=seed_state.episode_return.copy(),
+        steps=seed_state.episode_steps.copy(),
+    )
+
+
+def restore_episodes(seed_state: SeedState, episodes: CurrentEpisodes) -> None:
+    """Continue the episodes of a seed."""
+    assert seed_state.env.restore is not None
+    seed_state.env.restore(episodes.env)
+    seed_state.obs = episodes.obs
+    seed_state.episode_state = jax.tree.map(jnp.asarray, episodes.policy)
+    seed_state.episode_return = np.array(episodes.returns)
+    seed_state.episode_steps = np.array(episodes.steps)
 
 
 class StopActing(Exception):
@@ -466,9 +516,8 @@ def act_rollout(
     env, actor_params = seed_state.env, seed_state.newest
     assert actor_params is not None
     if seed_state.obs is None:
-        seed_state.obs = env.reset(env_seed(seed_state.seed, rollout))
-        first_key = jax.random.fold_in(seed_state.key, FIRST_RESET)
-        seed_state.episode_state = calls.init_episodes(actor_params.learner, first_key)
+        start_episodes(program, seed_state, rollout)
+    assert seed_state.obs is not None
     has_episode_state = bool(jax.tree.leaves(seed_state.episode_state))
     obs, steps, actions, dist_params = [seed_state.obs], [], [], []
     for t in range(length):
@@ -510,7 +559,10 @@ def act_rollout(
         log_mu=log_mu,
         noise=jax.tree.map(lambda noise: noise[r], chunk_noise.noise),
     )
-    return ActedRollout(trajectory, _episodes(seed_state, steps), actor_params.rollouts)
+    episodes = _episodes(seed_state, steps)
+    return ActedRollout(
+        trajectory, episodes, actor_params.rollouts, current_episodes(seed_state)
+    )
 
 
 def stack_steps(arrays: Iterable[np.ndarray], dtype: Any = None) -> Any:
@@ -634,7 +686,7 @@ def learn_rollout(program: HostProgram, seed_state: SeedState, acted: ActedRollo
 
 def update(program: HostProgram, seed_state: SeedState, acted: ActedRollout) -> Any:
     """Return what the compiled update returns for a rollout of a seed, once it is there."""
-    learner, buffer_state, rollouts = seed_state.carry
+    learner, buffer_state, rollouts, _ = seed_state.carry
     updated = program.calls.learn(
         program.floats, learner, buffer_state, acted.trajectory, seed_state.key, rollouts
     )
@@ -648,7 +700,7 @@ def publish(seed_state: SeedState, acted: ActedRollout, updated: Any) -> Learned
     rollouts = seed_state.carry.rollouts
     with seed_state.updated:
         seed_state.newest = ActorParams(learner, packed, int(rollouts) + 1)
-        seed_state.carry = HostCarry(learner, buffer_state, rollouts + 1)
+        seed_state.carry = HostCarry(learner, buffer_state, rollouts + 1, acted.current)
         seed_state.updated.notify_all()
     return acted.episodes, metrics | {"staleness": np.float32(rollouts - acted.learned)}, sums
 
@@ -778,10 +830,16 @@ def snapshot_host(
 
 
 def restore_host(program: HostProgram, state: Tree) -> HostProgram:
-    """Return the program at the state of a snapshot; environments start new episodes."""
+    """Return the program at the state of a snapshot.
+
+    Environments start new episodes unless their state was stored.
+    """
     for seed_state, seed in zip(program.seed_states, program.seeds, strict=True):
-        saved = jax.tree.map(jnp.asarray, state[str(seed)])
-        seed_state.carry = saved._replace(rollouts=np.int32(saved.rollouts))
+        learner, buffer_state = jax.tree.map(jnp.asarray, state[str(seed)][:2])
+        rollouts, episodes = np.int32(state[str(seed)].rollouts), state[str(seed)].episodes
+        seed_state.carry = HostCarry(learner, buffer_state, rollouts, episodes)
+        if episodes:
+            restore_episodes(seed_state, episodes)
     return program._replace(carry=[seed_state.carry for seed_state in program.seed_states])
 
 
