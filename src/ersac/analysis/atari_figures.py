@@ -87,15 +87,15 @@ def _draw_published_medians(axes: Axes, games: Sequence[str], end: float) -> Non
 
 def draw_hard_exploration(figure: Figure, plan: LadderPlan, curves: AtariCurves) -> figures.Numbers:
     """The score against frames in each of the seven games of hard exploration."""
-    return draw_games(figure, plan, curves, HARD_EXPLORATION)
+    return draw_panels(figure, plan, curves, HARD_EXPLORATION)
 
 
 def draw_all_games(figure: Figure, plan: LadderPlan, curves: AtariCurves) -> figures.Numbers:
     """The score against frames in each game of the scale."""
-    return draw_games(figure, plan, curves, plan.tasks)
+    return draw_panels(figure, plan, curves, plan.tasks)
 
 
-def draw_games(
+def draw_panels(
     figure: Figure, plan: LadderPlan, curves: AtariCurves, games: Sequence[str]
 ) -> figures.Numbers:
     """A panel per game: a line per seed and their median, and the published agents as bands."""

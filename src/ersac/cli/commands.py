@@ -383,6 +383,7 @@ def ladder_command(options: SweepOptions) -> int:
         return pack_command(options, home, plan.selected)
     if options.goals_only:
         raise SettingsError("--goals-only is not an option of a ladder")
+    require_available(plan)
     result = run_cells(plan, home, engine, options.output)
 
     from ersac import display
@@ -402,7 +403,6 @@ def ladder_command(options: SweepOptions) -> int:
     if not options.output.quiet:
         print("\n".join([*lines, f"records and tables: {home}"]), flush=True)
     print_json({"out": str(home), **data}, options.output)
-    require_available(plan)
     result.report.raise_if_incomplete(home)
     return exits.OK
 

@@ -560,9 +560,7 @@ def act_rollout(
         noise=jax.tree.map(lambda noise: noise[r], chunk_noise.noise),
     )
     episodes = _episodes(seed_state, steps)
-    return ActedRollout(
-        trajectory, episodes, actor_params.rollouts, current_episodes(seed_state)
-    )
+    return ActedRollout(trajectory, episodes, actor_params.rollouts, current_episodes(seed_state))
 
 
 def stack_steps(arrays: Iterable[np.ndarray], dtype: Any = None) -> Any:
