@@ -19,8 +19,8 @@ from ersac.config import Atari
 from ersac.runs import run_dir
 from ersac.sweeps import ladder, ladder_tasks
 
-TINY = {"hidden": (8,), "rollout": 8, "checkpoint_seconds": 0.0}
-STEPS = 2_048
+TINY = {"hidden": (8,), "rollout": 8, "chunk": 4, "checkpoint_seconds": 0.0}
+STEPS = 512
 TASKS = {
     game: ladder_tasks.Task(Atari(id=game, envs=2, lockstep=True), STEPS)
     for game in ("boxing", "pong")
