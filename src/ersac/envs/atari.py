@@ -103,7 +103,7 @@ def atari_env(settings: config.Atari) -> HostEnv:
 
 def require_actions(actions: np.ndarray, n_actions: int) -> None:
     """AssertionError where an action is outside its range: the emulator would never return."""
-    assert actions.min() >= 0 and actions.max() < n_actions, (
+    assert 0 <= actions.min() <= actions.max() < n_actions, (
         f"actions {actions} are not all from 0 to {n_actions - 1}"
     )
 

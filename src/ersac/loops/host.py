@@ -28,6 +28,7 @@ from jax import numpy as jnp
 from ersac import config
 from ersac.agents.base import Agent, Metrics
 from ersac.agents.build import make_agent, make_buffer
+from ersac.algorithm.replay import Buffer
 from ersac.config.run import CHUNK_SECONDS
 from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
 from ersac.envs.make import make_host_env
@@ -46,8 +47,9 @@ from ersac.loops.base import (
     raise_nonfinite,
     run_seeds,
 )
-from ersac.loops.learn import learn
+from ersac.loops.learn import learn, store_new, update_once
 from ersac.loops.rollout import draw_all_noise, env_keys, step_keys
+from ersac.nets.layers import is_large_image
 from ersac.nets.packed import unpack
 from ersac.runs import exits
 from ersac.runs.checkpoint import flatten
@@ -261,13 +263,105 @@ def _learn(
     The buffer's state is donated. The learner is not: the actor may be using it.
     """
     settings = config.with_floats(settings, floats)
-    agent = _agent(settings, spec)
-    buffer = make_buffer(settings.agent, spec.envs, spec.observations)
-    key = jax.random.fold_in(jax.random.fold_in(key, BUFFER_DRAWS), rollout)
+    agent, buffer = _agent(settings, spec), _buffer(settings, spec)
+    key = draws_key(key, rollout)
     learner, buffer_state, metrics = learn(agent, buffer, learner, buffer_state, newest, key)
+    packed, sums = _summarise(agent, spec, learner, newest)
+    return learner, packed, buffer_state, metrics, sums
+
+
+def _buffer(settings: config.Experiment, spec: Spec) -> Buffer:
+    return make_buffer(settings.agent, spec.envs, spec.observations)
+
+
+def draws_key(key: Key, rollout: Array) -> Key:
+    """Return the key of the buffer's draws after a rollout."""
+    return jax.random.fold_in(jax.random.fold_in(key, BUFFER_DRAWS), rollout)
+
+
+def _summarise(
+    agent: Agent, spec: Spec, learner: Learner, newest: Trajectory
+) -> tuple[Packed, Metrics]:
+    """Return the packed parameters and the finite sums."""
     packed = pack_arrays(agent.policy.actor_params(learner))
     newest = newest._replace(obs=unpack(spec.observations, newest.obs)[0])
-    return learner, packed, buffer_state, metrics, guard.finite_sums(newest, learner)
+    return packed, guard.finite_sums(newest, learner)
+
+
+# The same in one call for each update. XLA's convolution is twenty times as slow inside a loop.
+
+
+def _store_new(
+    settings: config.Experiment,
+    spec: Spec,
+    floats: dict[str, Array],
+    learner: Learner,
+    buffer_state: Tree,
+    newest: Trajectory,
+) -> tuple[Learner, Tree]:
+    settings = config.with_floats(settings, floats)
+    agent, buffer = _agent(settings, spec), _buffer(settings, spec)
+    return store_new(agent, buffer, learner, buffer_state, newest)
+
+
+def _update_once(
+    settings: config.Experiment,
+    spec: Spec,
+    floats: dict[str, Array],
+    learner: Learner,
+    buffer_state: Tree,
+    newest: Trajectory,
+    key: Key,
+    rollout: Array,
+    number: Array,
+) -> tuple[Learner, Tree, Metrics]:
+    settings = config.with_floats(settings, floats)
+    agent, buffer = _agent(settings, spec), _buffer(settings, spec)
+    key = draws_key(key, rollout)
+    return update_once(agent, buffer, learner, buffer_state, newest, key, number)
+
+
+def _finish_updates(
+    settings: config.Experiment,
+    spec: Spec,
+    learner: Learner,
+    newest: Trajectory,
+    metrics: list[Metrics],
+) -> tuple[Packed, Metrics, Metrics]:
+    """Return the packed parameters, the mean of the metrics, and the finite sums."""
+    packed, sums = _summarise(_agent(settings, spec), spec, learner, newest)
+    return packed, jax.tree.map(lambda *x: jnp.mean(jnp.stack(x)), *metrics), sums
+
+
+def learn_in_calls(
+    static: config.Experiment, spec: Spec
+) -> Callable[..., tuple[Learner, Packed, Tree, Metrics, Metrics]]:
+    """Return the function that does what `_learn` does in a compiled call for each update."""
+    bind = lambda function, **options: jax.jit(partial(function, static, spec), **options)
+    store, finish = bind(_store_new, donate_argnums=2), bind(_finish_updates)
+    update = bind(_update_once, donate_argnums=2)
+    updates = _buffer(static, spec).updates
+
+    def learn_rollouts(
+        floats: dict[str, Array],
+        learner: Learner,
+        buffer_state: Tree,
+        newest: Trajectory,
+        key: Key,
+        rollout: Array,
+    ) -> tuple[Learner, Packed, Tree, Metrics, Metrics]:
+        newest = jax.tree.map(jnp.asarray, newest)  # copied to the device once
+        learner, buffer_state = store(floats, learner, buffer_state, newest)
+        metrics = []
+        for number in range(updates):
+            learner, buffer_state, numbers = update(
+                floats, learner, buffer_state, newest, key, rollout, number
+            )
+            metrics.append(numbers)
+        packed, means, sums = finish(learner, newest, metrics)
+        return learner, packed, buffer_state, means, sums
+
+    return learn_rollouts
 
 
 class CompiledCalls(NamedTuple):
@@ -286,6 +380,7 @@ class CompiledCalls(NamedTuple):
 def compile_calls(static: config.Experiment, spec: Spec) -> CompiledCalls:
     """Return the jitted functions; looking them up at every step would take longer than acting."""
     bind = lambda function, **options: jax.jit(partial(function, static, spec), **options)
+    in_calls = is_large_image(spec.observations)
     act_options = ONE_THREAD if jax.default_backend() == "cpu" else None
     return CompiledCalls(
         pack=bind(_pack),
@@ -294,7 +389,7 @@ def compile_calls(static: config.Experiment, spec: Spec) -> CompiledCalls:
         draw_noise=bind(_draw_noise),
         act_step=bind(_act_step, compiler_options=act_options),
         join_steps=bind(_join_steps),
-        learn=bind(_learn, donate_argnums=2),
+        learn=learn_in_calls(static, spec) if in_calls else bind(_learn, donate_argnums=2),
     )
 
 

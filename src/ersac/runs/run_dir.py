@@ -35,6 +35,7 @@ FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only thei
 ADDED: dict[str, Any] = {
     "env_kwargs": None,
     "clip_rewards": False,
+    "image_torso": "small",
     "schedule": "constant",
     "schedule_steps": 0.0,
 }
