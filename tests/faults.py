@@ -1926,10 +1926,11 @@ FAULTS = [
     Fault(
         "analysis/atari_scores.py",
         "improvement_over_games",
-        "swap_arguments",
+        "replace",
         "analysis/test_atari_scores.py",
         "test_improvement_is_the_mean_of_mann_whitneys_statistic_over_games",
-        near="theirs",
+        old="zip(ours, theirs, strict=True)",
+        new="zip(theirs, ours, strict=True)",
     ),
     Fault(
         "analysis/atari_scores.py",
@@ -1948,9 +1949,11 @@ FAULTS = [
     Fault(
         "analysis/atari_table.py",
         "common_games",
-        "drop_condition",
+        "replace",
         "analysis/test_atari_table.py",
         "test_only_games_that_every_agent_has_are_aggregated",
+        old="all(A)",
+        new="True",
     ),
     Fault(
         "sweeps/engines.py",

@@ -58,6 +58,9 @@ def smoke(tmp_path_factory) -> tuple[ladder.LadderPlan, Path]:
 
 def test_the_table_has_the_scores_of_the_records(smoke):
     plan, home = smoke
+    curves, _ = atari_table.read_atari(plan, home, pytest.fail)
+    (freeway,) = curves["ersac-replay"]["freeway"]
+    assert (freeway.steps[0], freeway.steps[-1], freeway.end) == (2_000, 200_000, 200_000)  # frames
     table = atari_table.write_atari(plan, home, pytest.fail)
     assert [row.game for row in table.rows] == [game for game in plan.tasks for _ in range(2)]
     assert {row.frames for row in table.rows} == {200_000}
