@@ -36,8 +36,9 @@ def score_of(cell: ladder.Cell) -> float:
     return reference.random + human_share(cell) * (reference.human - reference.random)
 
 
-def write_cell(home: Path, cell: ladder.Cell) -> None:
+def write_cell(home: Path, cell: ladder.Cell, episodes: int | None = None) -> None:
     stats = make_stats(cell, score_of(cell))
+    stats = EpisodeStats(stats.seed, *(column[:episodes] for column in stats[1:4]))
     disk.make_directory(home / cell.name)
     run_dir.write_fingerprint(home / cell.name, cell.settings.env)
     run_dir.write_settings(home / cell.name, cell.settings)
@@ -102,6 +103,15 @@ def test_only_games_that_every_agent_has_are_aggregated(smoke, tmp_path):
     assert (len(table.rows), alone.games, table.comparisons) == (2, 2, [])
     assert len(notes) == 1
     assert "facts.npz" in notes[0]
+
+
+def test_a_run_that_ended_no_episode_has_no_score(smoke, tmp_path, capsys):
+    plan, _ = smoke
+    write_cell(tmp_path, plan.cells[0], episodes=0)
+    notes: list[str] = []
+    assert atari_table.write_atari(plan, tmp_path, notes.append) == ([], [], [])
+    assert notes == [f"{plan.cells[0].name} has no score: it ended no episode"]
+    assert not (tmp_path / "table.json").exists()
 
 
 def figure_text(figure) -> str:

@@ -104,8 +104,10 @@ def read_atari(
         run = read_cell(cell, source, note)
         if run is None:
             missing.append(cell)
+        elif seeds := list(frame_curves(run)):
+            curves[cell.agent].setdefault(cell.task, []).extend(seeds)
         else:
-            curves[cell.agent].setdefault(cell.task, []).extend(frame_curves(run))
+            note(f"{cell.name} has no score: it ended no episode")
     return {agent: games for agent, games in curves.items() if games}, missing
 
 
