@@ -162,7 +162,7 @@ def test_maps_come_back_from_disk_and_from_the_page(runs):
     assert [s.episode for s in stored.map_snapshots] == sorted(
         {s.episode for s in stored.map_snapshots}
     )
-    encoded = curves.encode_maps(stored.map_snapshots)
+    encoded = curves.encode_frames(stored.map_snapshots)
     cells = np.tril_indices(6)
     for frame, snapshot in zip(encoded["frames"], stored.map_snapshots, strict=True):
         visits = np.expm1(decode_levels(frame["log_visits"]))
@@ -186,7 +186,7 @@ def test_maps_of_older_records_have_no_greedy_moves():
     maps = {"episode": np.array([3]), "visits": np.ones((1, 2, 2)), "sigma": np.ones((1, 2, 2))}
     (snapshot,) = run_dir.decode_maps(maps)
     assert (snapshot.episode, snapshot.moves_right) == (3, None)
-    assert curves.encode_maps([snapshot])["frames"][0]["right"] is None
+    assert curves.encode_frames([snapshot])["frames"][0]["right"] is None
     again = run_dir.decode_maps(run_dir.encode_maps([snapshot]))[0]
     assert again.moves_right is None
     with pytest.raises(ValueError, match="instead of"):
@@ -268,7 +268,7 @@ def test_packs_are_reported_too(runs, tmp_path):
 def test_names_cannot_leave_their_place_on_the_page(runs, tmp_path):
     run = tmp_path / "<img src=x onerror=alert(1)>"
     shutil.copytree(runs.first, run)
-    text = page.render_page(collect.collect_runs([run]), "</title><b>")
+    text = page.render_report(collect.collect_runs([run]), "</title><b>")
     assert "<img src=x" not in text
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
     assert data is not None

@@ -65,7 +65,7 @@ def frame_collector(settings: Experiment, frames: list[MapFrame]) -> OnChunk:
         carry = device.first_seed(progress.carry)
         shape = right_action.shape
         visits = np.array(carry.visits).reshape(shape)
-        sigma = device.sigma_map(settings, carry.learner).reshape(shape)
+        sigma = device.learner_maps(settings, carry.learner)[0].reshape(shape)
         right = right_shares(settings, carry.learner, right_action)
         share = progress.metrics["goal_share"]
         frames.append(MapFrame(progress.episodes, share, visits, sigma, right))

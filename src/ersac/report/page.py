@@ -60,7 +60,7 @@ def choose_maps(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> list
         {
             "run": runs[index].name,
             "label": labels[index],
-            **curves.encode_maps(runs[index].map_snapshots),
+            **curves.encode_frames(runs[index].map_snapshots),
         }
         for index in sorted(chosen)
     ]
@@ -127,7 +127,7 @@ def report_content(runs: Sequence[ReportRun]) -> dict[str, Any]:
     return {"tables": render_tables(runs, groups), "data": page_data(runs, groups)}
 
 
-def render_page(runs: Sequence[ReportRun], title: str, live_seconds: float = 0.0) -> str:
+def render_report(runs: Sequence[ReportRun], title: str, live_seconds: float = 0.0) -> str:
     """Return the page of a report.
 
     live_seconds: between two requests for new content, of the server that the page came from; 0:
@@ -169,7 +169,7 @@ def script_hash(script: str) -> str:
 
 def write_report(runs: Sequence[ReportRun], out: Path) -> dict[str, Any]:
     """Write the page of a report to a new file; returns what `ersac report --json` prints."""
-    data = render_page(runs, page_title(runs)).encode()
+    data = render_report(runs, page_title(runs)).encode()
     disk.make_directory(out.parent)
     disk.write(out, data)
     states = [run.state for run in runs]

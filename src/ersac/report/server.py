@@ -74,7 +74,7 @@ class ReportSource:
 
     def _page(self) -> Response:
         title = page.page_title(self.runs)
-        body = page.render_page(self.runs, title, POLL_SECONDS).encode()
+        body = page.render_report(self.runs, title, POLL_SECONDS).encode()
         return _response(body, "text/html; charset=utf-8")
 
     def _content(self) -> Response:
