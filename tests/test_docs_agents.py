@@ -15,9 +15,10 @@ from ersac.config.agent import ActorCritic
 PAGE = Path(__file__).parent.parent / "docs" / "agents.md"
 BLOCK = re.compile(r"<!-- settings: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 NAMES = """
-    tau0 tau_scale tau_learning_rate tau_min alpha mu members prior_scale sigma_scale reward_rate
-    noise_variance outputs predictor_rate critic objective clip rollout gamma lam passes minibatch
-    capacity batch updates policy_rate value_rate hidden learning_rate replay target_period mask_share
+    tau0 tau_scale tau_learning_rate tau_min alpha mu members prior_scale sigma_scale
+    reward_rate noise_variance outputs predictor_rate critic objective clip rollout gamma lam
+    passes minibatch capacity batch updates policy_rate value_rate hidden learning_rate replay
+    target_period mask_share
 """
 MATTER = NAMES.split()
 COLUMNS = {  # heading -> what `preset` is given
