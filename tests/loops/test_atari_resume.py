@@ -1,0 +1,106 @@
+"""A lock-step run on Atari continues its games: the emulators are part of a checkpoint."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from ersac import api
+from ersac.loops import host
+from ersac.runs import checkpoint
+
+CHUNK = {"chunk": 2, "rollout": 4, "passes": 1, "envs": 2, "image_torso": "small"}
+LOCKSTEP = CHUNK | {"lockstep": True, "max_frames": 40, "noops": 3}
+
+
+def chunks(program, count: int) -> list:
+    """Return the outputs of some chunks, as arrays on the host."""
+    run = host.run_host(program)
+    try:
+        return [jax.tree.map(np.asarray, next(run)._replace(seconds=0.0)) for _ in range(count)]
+    finally:
+        run.close()
+
+
+def test_a_restored_program_goes_on_in_the_middle_of_games():
+    """Games are truncated after ten steps, so both sides of a checkpoint have ends and resets."""
+    settings = api.make_settings("atari:pong", **LOCKSTEP)
+    whole = chunks(host.prepare_host(settings), 4)
+    program = host.prepare_host(settings)
+    first = chunks(program, 1)
+    state = host.snapshot_host(program, first[-1].carry)
+    other = host.restore_host(host.prepare_host(settings), state)
+    resumed = chunks(other, 3)
+    assert sum(int(chunk.episodes.ended.sum()) for chunk in whole[1:]) >= 2
+    for expected, found in zip(whole, first + resumed, strict=True):
+        assert jax.tree.structure(expected) == jax.tree.structure(found)
+        jax.tree.map(np.testing.assert_array_equal, expected, found)
+
+
+def test_without_lockstep_a_checkpoint_has_no_games():
+    settings = api.make_settings("atari:pong", **CHUNK)
+    assert not settings.env.stores_state
+    env = host.make_host_env(settings.env)
+    assert env.snapshot is None
+    assert api.make_settings("atari:pong", **LOCKSTEP).env.stores_state
+
+
+VICTIM = """
+import math, sys
+from ersac import cli
+from ersac.runs import checkpoint, checkpointer
+checkpointer.COST_SHARE = math.inf
+save = checkpoint.save_checkpoint
+def announced_save(*args):
+    save(*args)
+    print("saved", flush=True)
+checkpoint.save_checkpoint = announced_save
+cli.main(["train", "atari:pong", "--lockstep", "--envs", "2", "--rollout", "8", "--passes", "1",
+          "--chunk", "4", "--steps", sys.argv[2], "--checkpoint-seconds", "0", "--quiet",
+          "--resume", "--out", sys.argv[1]])
+"""
+
+
+def start(directory: Path, steps: int) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", VICTIM, str(directory), str(steps)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def digests(run: Path) -> dict[str, bytes]:
+    """Return the arrays of the last checkpoint and the results."""
+    newest = checkpoint.checkpoint_numbers(run / checkpoint.DIRECTORY)[-1]
+    found = {}
+    for path in (run / checkpoint.DIRECTORY / f"{newest:012d}.npz", run / "facts.npz"):
+        with np.load(path, allow_pickle=False) as file:
+            found |= {f"{path.name}:{name}": file[name].tobytes() for name in file.files}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kills", "steps"), [(20, 12_800)])
+def test_20_sigkills_on_pong_with_sticky_actions(tmp_path, kills, steps):
+    rng = random.Random(0)
+    undisturbed, killed = start(tmp_path / "undisturbed", steps), 0
+    assert undisturbed.wait(timeout=1800) == 0
+    while killed < kills:
+        with start(tmp_path / "run", steps) as process:
+            for _ in range(rng.randint(1, 8)):
+                process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.5))
+            process.send_signal(signal.SIGKILL)
+            killed += process.wait() == -signal.SIGKILL
+        if (tmp_path / "run" / "facts.npz").exists():
+            break
+    with start(tmp_path / "run", steps) as process:
+        process.communicate(timeout=1800)
+        assert process.returncode == 0
+    assert digests(tmp_path / "run") == digests(tmp_path / "undisturbed")
+    print(f"{killed} kills")
+    assert killed == kills
