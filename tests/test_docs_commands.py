@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ersac.cli import commands
+from ersac.cli import commands, report, watch
 from ersac.cli.main import dispatch
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,8 @@ def stop_after_parsing(monkeypatch):
     def parse(*args):
         raise Parsed(real(*args))
 
-    monkeypatch.setattr(commands, "parse", parse)
+    for module in (commands, report, watch):
+        monkeypatch.setattr(module, "parse", parse)
 
 
 def parse_command(words: list[str]) -> None:
