@@ -163,7 +163,7 @@ def test_maps_come_back_from_disk_and_from_the_page(runs):
     assert [s.episode for s in stored.map_snapshots] == sorted(
         {s.episode for s in stored.map_snapshots}
     )
-    encoded = curves.encode_maps(stored.map_snapshots)
+    encoded = curves.encode_map_frames(stored.map_snapshots)
     cells = np.tril_indices(6)
     for frame, snapshot in zip(encoded["frames"], stored.map_snapshots, strict=True):
         visits = np.expm1(decode_levels(frame["log_visits"]))
@@ -187,7 +187,7 @@ def test_maps_of_older_records_have_no_greedy_moves():
     maps = {"episode": np.array([3]), "visits": np.ones((1, 2, 2)), "sigma": np.ones((1, 2, 2))}
     (snapshot,) = run_dir.decode_maps(maps)
     assert (snapshot.episode, snapshot.moves_right) == (3, None)
-    assert curves.encode_maps([snapshot])["frames"][0]["right"] is None
+    assert curves.encode_map_frames([snapshot])["frames"][0]["right"] is None
     again = run_dir.decode_maps(run_dir.encode_maps([snapshot]))[0]
     assert again.moves_right is None
     with pytest.raises(ValueError, match="instead of"):

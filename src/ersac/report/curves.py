@@ -213,7 +213,7 @@ def _band(name: str, curves: Sequence[PageCurve], axis: str) -> dict[str, Any]:
     return {"x": encode_floats(grid), **{part: encode_values(name, row) for part, row in parts}}
 
 
-def encode_maps(snapshots: Sequence[MapSnapshot]) -> dict[str, Any]:
+def encode_map_frames(snapshots: Sequence[MapSnapshot]) -> dict[str, Any]:
     """Return the maps of a DeepSea run: of every cell that can be reached, row by row."""
     cells = np.tril_indices(len(snapshots[0].visits))
     max_sigma = max(float(snapshot.sigma[cells].max()) for snapshot in snapshots)

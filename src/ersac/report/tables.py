@@ -18,7 +18,7 @@ PREFERRED = ("network", "uncertainty", "critic")  # in the names of an agent's v
 MAX_COMBINATIONS = 100  # rows of the table of settings
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table: its text, and the number it is sorted by, if it is one."""
 
     text: str
@@ -107,24 +107,24 @@ def last_scores(record: RunRecord, stats: EpisodeStats) -> np.ndarray:
     return stats.goals if record.depth is not None else stats.returns
 
 
-def run_row_cells(run: ReportRun, label: str, reached: Scores | None) -> list[Cell]:
+def run_row_cells(run: ReportRun, label: str, reached: Scores | None) -> list[TableCell]:
     """Return the cells of a run after its name and state."""
     record = run.record
     if record is None or reached is None:
         agent, env = ("", "") if run.row is None else (run.row.agent or "", run.row.env or "")
         seeds = None if run.row is None else run.row.seeds
-        return [Cell(agent), Cell(env), number_cell(seeds), *[Cell("-")] * 5]
+        return [TableCell(agent), TableCell(env), number_cell(seeds), *[TableCell("-")] * 5]
     episodes = max((len(stats.goals) for stats in record.seeds), default=0)
     seconds = record.summary["run_seconds"]
     return [
-        Cell(label),
-        Cell(env_label(record)),
+        TableCell(label),
+        TableCell(env_label(record)),
         number_cell(len(record.seeds)),
         number_cell(episodes),
         number_cell(run.steps),
         score_cell(reached, record.depth is not None),
         *solved_cells(reached, with_interval=False),
-        Cell(format_duration(seconds), seconds),
+        TableCell(format_duration(seconds), seconds),
     ]
 
 
@@ -152,7 +152,7 @@ AGENT_COLUMNS = (
 
 def agent_row_cells(
     group: AgentGroup, runs: Sequence[ReportRun], reached: Sequence[Scores | None]
-) -> list[Cell]:
+) -> list[TableCell]:
     """Return the cells of the runs of one agent, with intervals over all their seeds.
 
     reached: the scores of all runs.
@@ -164,8 +164,8 @@ def agent_row_cells(
     )
     record = runs[group.members[0]].record
     return [
-        Cell(group.label),
-        Cell(group.env),
+        TableCell(group.label),
+        TableCell(group.env),
         number_cell(len(group.members)),
         number_cell(len(pooled.finals)),
         score_cell(pooled, record is not None and record.depth is not None),
@@ -173,35 +173,35 @@ def agent_row_cells(
     ]
 
 
-def number_cell(value: float | None) -> Cell:
+def number_cell(value: float | None) -> TableCell:
     """Return a number, or a dash."""
-    return Cell(format_number(value), value)
+    return TableCell(format_number(value), value)
 
 
-def score_cell(reached: Scores, is_share: bool) -> Cell:
+def score_cell(reached: Scores, is_share: bool) -> TableCell:
     """Return the median over seeds with its 95 % interval, which takes two seeds or more."""
     if not reached.finals:
-        return Cell("-")
+        return TableCell("-")
     form = (lambda value: f"{value:.0%}") if is_share else (lambda value: f"{value:.4g}")
     median = float(np.median(reached.finals))
     if len(reached.finals) < 2:
-        return Cell(form(median), median)
+        return TableCell(form(median), median)
     low, high = scores.median_interval(reached.finals)
-    return Cell(f"{form(median)} ({form(low)} to {form(high)})", median)
+    return TableCell(f"{form(median)} ({form(low)} to {form(high)})", median)
 
 
-def solved_cells(reached: Scores, with_interval: bool) -> list[Cell]:
+def solved_cells(reached: Scores, with_interval: bool) -> list[TableCell]:
     """Return how many seeds were solved, and the median over all seeds of the episode."""
     count, found = len(reached.solved), [at for at in reached.solved if at is not None]
     if not count:
-        return [Cell("-"), Cell("-")]
+        return [TableCell("-"), TableCell("-")]
     share = f"{len(found)} of {count}"
     if with_interval:
         low, high = scores.wilson_interval(len(found), count)
         share += f" ({low:.0%} to {high:.0%})"
     median = float(np.median([np.inf if at is None else at for at in reached.solved]))
-    at_cell = number_cell(round(median)) if np.isfinite(median) else Cell("not solved", np.inf)
-    return [Cell(share, len(found) / count), at_cell]
+    at_cell = number_cell(round(median)) if np.isfinite(median) else TableCell("not solved", np.inf)
+    return [TableCell(share, len(found) / count), at_cell]
 
 
 def settings_table(runs: Sequence[ReportRun]) -> dict[str, Any]:
