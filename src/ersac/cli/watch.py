@@ -156,7 +156,6 @@ def print_view(directory: Path, view: RunView) -> None:
     """Print the state of a run, its progress, and what can be done about it."""
     from ersac import display
     from ersac.cli import summaries
-    from ersac.runs import run_dir
 
     if view.result is not None:
         print(printable(f"{directory} has ended"), flush=True)
