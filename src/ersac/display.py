@@ -29,6 +29,7 @@ class Status(NamedTuple):
     returns: np.ndarray | None  # means of the last 100 episodes; None: goal_share is shown
     metrics: dict[str, np.ndarray]  # of the learner
     solved_at: list[int | None]  # episodes
+    note: str = ""  # what else is to be said, such as how old these numbers are
 
 
 class SweepStatus(NamedTuple):
@@ -131,7 +132,7 @@ def format_status(status: Status) -> str:
         score,
         *(f"{name} {min_max(values, '.3g')}" for name, values in status.metrics.items()),
     ]
-    return "  ".join(parts)
+    return "  ".join([*parts, *([status.note] if status.note else [])])
 
 
 def format_sweep_status(status: SweepStatus) -> str:
@@ -222,7 +223,9 @@ class TableDisplay:
         done = f"{status.done:,} of {status.budget:,} {status.budget_unit}"
         self.progress.update(
             self.task,
-            description=f"{done}, {status.steps_per_second:,.0f} steps/s",
+            description=", ".join(
+                filter(None, [done, f"{status.steps_per_second:,.0f} steps/s", status.note])
+            ),
             total=status.budget,
             completed=status.done,
             eta=f"eta {eta(status)}",

@@ -61,6 +61,7 @@ def plan_installs(pythons: dict[str, str]) -> list[Install]:
                    "env_factory('ALE/Pong-v5')().reset(seed=0)"]],
         "ray": [["ersac", "sweep", "vanilla-wall", "--scale", "smoke", "--engine", "ray", "--quiet",
                  "--out", "sweep"]],
+        "report": [RUN, ["ersac", "report", "run", "--out", "report.html", "--quiet"]],
         "track": [[*RUN, "--tensorboard", "--wandb"],
                   ["ersac", "export", "run", "--to", "run.parquet", "--quiet"]],
     }  # fmt: skip

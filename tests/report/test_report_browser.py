@@ -70,6 +70,7 @@ def write_hostile_run(source: Path, to: Path) -> None:
 
 
 def open_page(driver: Any, url: str) -> None:
+    driver.get_log("performance")  # of pages before
     driver.get(url)
     wait(lambda: driver.execute_script("return document.querySelector('#main-plot .main-svg')"))
 

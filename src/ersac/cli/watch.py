@@ -1,7 +1,6 @@
 """`ersac watch`: the progress of a run that goes on in another process."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -59,25 +58,42 @@ def watch_command(argv: list[str]) -> int:
 
 
 def follow_run(directory: Path, settings: Experiment, options: WatchOptions) -> RunView:
-    """Show the progress of a run until it ends or stops; return its state then."""
+    """Show the progress of a run until it ends or stops; return its state then.
+
+    A terminal shows the age of the checkpoint too; elsewhere every checkpoint is one line.
+    """
+    from rich.console import Console
+
     from ersac import display
     from ersac.runs.run_dir import RUNNING
 
-    view = look_at_run(directory, settings, RunView("", ""))
+    view, show = look_at_run(directory, settings, RunView("", "")), not options.output.quiet
     if options.once or view.state != RUNNING:
         return view
-    screen = None
+    if show:
+        print_view(directory, view)
+    console, screen, shown = Console(), None, view.checkpoint
     try:
         while view.state == RUNNING:
-            if view.status is not None:
-                screen = screen or display.make_display(not options.output.quiet)
-                screen.show(view.status)
+            if view.status is not None and (console.is_terminal or view.checkpoint != shown):
+                screen = screen or display.make_display(show, console)
+                screen.show(view.status._replace(note=describe_age(view)))
+                shown = view.checkpoint
             time.sleep(options.every)
             view = look_at_run(directory, settings, view)
     finally:
         if screen is not None:
             screen.close()
     return view
+
+
+def describe_age(view: RunView) -> str:
+    """Return how old the numbers of a run are."""
+    from ersac import display
+
+    if view.status is None or view.age is None:
+        return "it has written no checkpoint yet"
+    return f"its checkpoint of {display.format_duration(view.age)} ago"
 
 
 def look_at_run(directory: Path, settings: Experiment, before: RunView) -> RunView:
@@ -140,7 +156,6 @@ def print_view(directory: Path, view: RunView) -> None:
     """Print the state of a run, its progress, and what can be done about it."""
     from ersac import display
     from ersac.cli import summaries
-    from ersac.runs import run_dir
 
     if view.result is not None:
         print(printable(f"{directory} has ended"), flush=True)
@@ -148,17 +163,20 @@ def print_view(directory: Path, view: RunView) -> None:
         return
     if view.status is not None:
         print(printable(display.format_status(view.status)))
-    age = "" if view.age is None else f": its checkpoint of {display.format_duration(view.age)} ago"
-    if view.status is None:
-        age = ": it has written no checkpoint yet"
-    lines: dict[str, Callable[[], str]] = {
-        run_dir.RUNNING: lambda: f"{directory} is under way ({view.why}){age}",
-        run_dir.STOPPED: lambda: (
-            f"{directory} was stopped{age}; resume with: {run_dir.how_to_resume(directory)}"
-        ),
-    }
-    line = lines.get(view.state, lambda: f"{directory} is {view.state}: {view.why}")
-    print(printable(line()), flush=True)
+    print(printable(describe_view(directory, view)), flush=True)
+
+
+def describe_view(directory: Path, view: RunView) -> str:
+    """Return the state of a run that has not ended, and what can be done about it."""
+    from ersac.runs import run_dir
+
+    match view.state:
+        case run_dir.RUNNING:
+            return f"{directory} is under way ({view.why}): {describe_age(view)}"
+        case run_dir.STOPPED:
+            hint = run_dir.how_to_resume(directory)
+            return f"{directory} was stopped: {describe_age(view)}; resume with: {hint}"
+    return f"{directory} is {view.state}: {view.why}"
 
 
 def view_json(directory: Path, view: RunView) -> dict[str, Any]:

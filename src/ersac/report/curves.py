@@ -21,6 +21,7 @@ QUANTILES = (0.25, 0.5, 0.75)  # the middle half of the seeds around their media
 MAP_BYTES = 2_500_000  # of all maps of a page
 LEVELS = 65_535  # to which values are quantised: more than a screen resolves
 EPISODES, STEPS = "episodes", "steps"  # what curves are drawn against
+LOGARITHMIC = ("bonus", "tau", "sigma")  # quantities that are drawn so
 # Shown as the curves of episodes instead, which have every episode.
 NOT_SHOWN = ("mean_return", "goal_share")
 
@@ -51,8 +52,13 @@ def encode_levels(values: np.ndarray) -> dict[str, Any]:
     return {"low": low, "high": high, "data": base64.b64encode(levels.tobytes()).decode()}
 
 
+def encode_values(name: str, values: np.ndarray) -> dict[str, Any]:
+    """Return the values of a quantity: levels, or floats where small ones are told apart too."""
+    return {"floats": encode_floats(values)} if name in LOGARITHMIC else encode_levels(values)
+
+
 def encode_floats(values: np.ndarray) -> str:
-    """Return numbers in single precision: the axes of curves, which may be logarithmic."""
+    """Return numbers in single precision, such as axes, which may be logarithmic."""
     return base64.b64encode(np.asarray(values, "<f4").tobytes()).decode()
 
 
@@ -169,7 +175,7 @@ def encode_seed(run: int, seed: int, curves: Curves, points: int) -> dict[str, A
         key = np.asarray(steps, float).tobytes()
         axes.setdefault(key, {EPISODES: encode_floats(episodes), STEPS: encode_floats(steps)})
         number = list(axes).index(key)
-        values[name] = {"axes": number, **encode_levels(curve.values[chosen])}
+        values[name] = {"axes": number, **encode_values(name, curve.values[chosen])}
     return {"run": run, "seed": seed, "axes": list(axes.values()), "values": values}
 
 
@@ -178,11 +184,12 @@ def encode_bands(seeds: Sequence[Curves]) -> dict[str, dict[str, Any]]:
     names = dict.fromkeys(name for curves in seeds for name in curves)
     curves_of = lambda name: [curves[name] for curves in seeds if name in curves]
     return {
-        name: {axis: _band(curves_of(name), axis) for axis in (EPISODES, STEPS)} for name in names
+        name: {axis: _band(name, curves_of(name), axis) for axis in (EPISODES, STEPS)}
+        for name in names
     }
 
 
-def _band(curves: Sequence[PageCurve], axis: str) -> dict[str, Any]:
+def _band(name: str, curves: Sequence[PageCurve], axis: str) -> dict[str, Any]:
     """Return the quantiles of curves on one grid.
 
     A curve counts with its last value after its end, and not before its first point; a point needs
@@ -202,12 +209,11 @@ def _band(curves: Sequence[PageCurve], axis: str) -> dict[str, Any]:
         levels[:, missing.mean(axis=0) > 0.5] = np.nan
     else:
         levels = np.quantile(rows, QUANTILES, axis=0)
-    names = ("low", "middle", "high")
-    encoded = {name: encode_levels(row) for name, row in zip(names, levels, strict=True)}
-    return {"x": encode_floats(grid), **encoded}
+    parts = zip(("low", "middle", "high"), levels, strict=True)
+    return {"x": encode_floats(grid), **{part: encode_values(name, row) for part, row in parts}}
 
 
-def encode_frames(snapshots: Sequence[MapSnapshot]) -> dict[str, Any]:
+def encode_map_frames(snapshots: Sequence[MapSnapshot]) -> dict[str, Any]:
     """Return the maps of a DeepSea run: of every cell that can be reached, row by row."""
     cells = np.tril_indices(len(snapshots[0].visits))
     max_sigma = max(float(snapshot.sigma[cells].max()) for snapshot in snapshots)

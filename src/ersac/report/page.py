@@ -60,7 +60,7 @@ def choose_maps(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> list
         {
             "run": runs[index].name,
             "label": labels[index],
-            **curves.encode_frames(runs[index].map_snapshots),
+            **curves.encode_map_frames(runs[index].map_snapshots),
         }
         for index in sorted(chosen)
     ]

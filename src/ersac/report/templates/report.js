@@ -27,6 +27,7 @@ let timer = null;
 const bytes = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 const decoded = new WeakMap();
 function decodeLevels(packed) {
+  if (packed.floats) return decodeAxes(packed, "floats");
   if (!decoded.has(packed)) {
     const levels = new Uint16Array(bytes(packed.data).buffer);
     const scale = (packed.high - packed.low) / (LEVELS - 1);
