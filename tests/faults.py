@@ -2140,6 +2140,7 @@ FAULTS = [
         "test_a_unit_is_given_up_only_where_it_makes_no_progress",
         near="RETRIES",
     ),
+    Fault(
         "report/curves.py",
         "_band",
         "replace",

@@ -81,7 +81,7 @@ def test_the_page_has_every_row():
 
 
 def test_rows_are_sorted_by_depth_rule_and_episodes(tmp_path):
-    """The deepest first; at a depth by rule, then by episodes; what is not solved is last."""
+    """The deepest first; at a depth by rule, then by episodes, last what is not solved."""
     never = {"episodes": None, "solved": 1}
     rows = [
         GOOD | {"depth": 50, "episodes": 900},
