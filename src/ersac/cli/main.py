@@ -45,7 +45,7 @@ USAGE = """usage: ersac COMMAND ...
 
 `ersac COMMAND --help` lists the most used options of a command, --help-all every option.
 
-environments: deep-sea, gymnax:ID, an id of Gymnasium (CartPole-v1), module:Class
+environments: deep-sea, gymnax:ID, atari:GAME, an id of Gymnasium (CartPole-v1), module:Class
 agents:       {agents}
 
 example: ersac train deep-sea --depth 20 --agent ersac --seeds 4
