@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,15 @@ def test_the_content_is_sent_again_only_when_a_run_has_changed(runs, serve, tmp_
         shutil.rmtree(run)
         assert get(tag)[0] == 500
         connection.close()
+
+
+def test_a_client_that_goes_away_leaves_no_trace(port, capfd):
+    connection = socket.create_connection((server.ADDRESS, port), timeout=20)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.sendall(request_text(port).encode())
+    connection.close()  # at once: the server's next read or write fails
+    assert exchange(port, request_text(port))[0] == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_port_in_use_is_one_line(runs, port):

@@ -6,6 +6,7 @@ whose name was pointed here, is refused.
 """
 
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -156,13 +157,22 @@ class ReportHandler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def make_server(collect: Callable[[], list[ReportRun]], port: int) -> ThreadingHTTPServer:
+class ReportServer(ThreadingHTTPServer):
+    """A server whose clients may go away at any time."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing where a client closed its connection early."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def make_server(collect: Callable[[], list[ReportRun]], port: int) -> ReportServer:
     """Return a server of the report on these runs; port 0 takes any that is free."""
     handler = type("Handler", (ReportHandler,), {"source": ReportSource(collect)})
     try:
-        server = ThreadingHTTPServer((ADDRESS, port), handler)
+        return ReportServer((ADDRESS, port), handler)
     except OSError as error:
         reason = f"{error.strerror}; --port 0 takes one that is free"
         raise disk.DiskError(f"cannot serve on {ADDRESS}:{port}: {reason}", error.errno) from error
-    server.daemon_threads = True
-    return server

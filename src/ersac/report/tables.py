@@ -230,7 +230,7 @@ def settings_table(runs: Sequence[ReportRun]) -> dict[str, Any]:
 
 def setting_text(value: Any) -> str:
     """Return the value of a setting as text."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def run_details(run: ReportRun) -> list[tuple[str, str]]:

@@ -181,7 +181,7 @@ const CONFIG = { responsive: true, displaylogo: false, showTips: false,
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
 function drawPlot(div, quantity, small) {
-  const config = small ? { ...CONFIG, displayModeBar: false } : CONFIG;
+  const config = small || innerWidth <= 640 ? { ...CONFIG, displayModeBar: false } : CONFIG;
   Plotly.react(div, tracesOf(quantity, !small), layoutOf(quantity, small), config);
   const shown = groupsOf(state.env).filter((group) => !state.hidden.has(group.label));
   div.setAttribute("aria-label", `${quantityLabel(quantity)} against ${state.axis}: ` +
