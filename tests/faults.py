@@ -1944,6 +1944,7 @@ FAULTS = [
         "test_the_policy_of_local_weights_maximises_its_objective",
         near="total",
     ),
+<<<<<<< HEAD
     # the claims of the paper and their page
     Fault(
         "analysis/claims.py",
@@ -2183,5 +2184,84 @@ FAULTS = [
         "test_a_stopped_run_says_how_to_resume",
         old="(RUNNING, STOPPED)",
         new="(RUNNING,)",
+=======
+    # Atari
+    Fault(
+        "algorithm/normalise.py",
+        "running._update_returns",
+        "replace",
+        "algorithm/test_normalise.py",
+        "test_clipped_rewards_are_scaled_by_the_largest_clipped_return",
+        old="clip(t.reward)",
+        new="t.reward",
+    ),
+    Fault(
+        "algorithm/normalise.py",
+        "_whiten",
+        "drop_factor",
+        "algorithm/test_normalise.py",
+        "test_large_images_are_whitened_for_each_pixel",
+    ),
+    Fault(
+        "algorithm/replay.py",
+        "stack_frames",
+        "replace",
+        "algorithm/test_replay.py",
+        "test_frames_are_stored_once_and_drawn_as_they_were_stacked",
+        old="mask == 0",
+        new="mask > 0",
+    ),
+    Fault(
+        "envs/atari.py",
+        "atari_env.step",
+        "replace",
+        "envs/test_atari.py",
+        "test_a_truncated_game_ends_with_discount_1_and_a_fake_step_follows",
+        old="result.terminated | fake",
+        new="result.terminated | result.truncated | fake",
+    ),
+    Fault(
+        "envs/atari.py",
+        "Emulator.serialise",
+        "replace",
+        "envs/test_atari.py",
+        "test_a_stored_game_goes_on_with_the_same_bits_in_another_emulator",
+        old="self.ale.cloneState(include_rng=True)",
+        new="self.ale.cloneState()",
+    ),
+    Fault(
+        "envs/atari.py",
+        "fill_stacks",
+        "replace",
+        "envs/test_atari.py",
+        "test_preprocessing_is_gymnasiums",
+        old="age < newest",
+        new="age < 0",
+    ),
+    Fault(
+        "envs/atari.py",
+        "require_actions",
+        "replace",
+        "envs/test_atari.py",
+        "test_an_action_out_of_range_is_an_error_and_does_not_hang",
+        old="0 <= actions.min() <= actions.max() < n_actions",
+        new="True",
+    ),
+    Fault(
+        "loops/host.py",
+        "restore_episodes",
+        "drop_statement",
+        "loops/test_atari.py",
+        "test_a_restored_program_goes_on_in_the_middle_of_games",
+        index=1,
+    ),
+    Fault(
+        "uncertainty/images.py",
+        "on_small_images.observe",
+        "flip_sign",
+        "uncertainty/test_images.py",
+        "test_the_statistics_are_those_of_all_small_images",
+        index=2,
+>>>>>>> h-atari
     ),
 ]
