@@ -1,17 +1,19 @@
-"""A lock-step run on Atari continues its games: the emulators are part of a checkpoint."""
+"""Atari in the host loop: exact resume with --lockstep, and updates in calls of their own."""
 
 import random
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from ersac import api
+from ersac import api, config
+from ersac.envs.base import Box, Discrete, Spec
 from ersac.loops import host
 from ersac.runs import checkpoint
 
@@ -49,6 +51,29 @@ def test_without_lockstep_a_checkpoint_has_no_games():
     env = host.make_host_env(settings.env)
     assert env.snapshot is None
     assert api.make_settings("atari:pong", **LOCKSTEP).env.stores_state
+
+
+@pytest.mark.parametrize("agent", ["ersac", "ersac-replay"])
+def test_an_update_in_calls_is_the_update_in_one(agent):
+    changes = {"rollout": 3, "envs": 2, "members": 2}
+    changes |= {"capacity": 4, "batch": 2, "updates": 2} if agent == "ersac-replay" else {}
+    settings = api.make_settings("atari:pong", agent, **changes)
+    spec = Spec("small", Box((36, 36, 2), is_bytes=True, frames=2), Discrete(3), 2)
+    static, carry = host.static_host_settings(settings), host.init_carry(settings, spec, 0)
+    floats = {name: np.float32(value) for name, value in config.floats(settings).items()}
+    rng = np.random.default_rng(0)
+    t = host._zero_rollouts(settings, spec)
+    obs = np.repeat(rng.integers(256, size=(2, 1, 36, 36, 1), dtype=np.uint8), 4, axis=1)
+    obs = np.repeat(obs, 2, axis=-1)  # a game that stands still: all stacks are equal
+    ones = np.ones((2, 3), np.float32)
+    noise = jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), t.noise)
+    newest = t._replace(obs=obs, reward=ones, discount=ones, mask=ones, log_mu=-ones, noise=noise)
+    arguments = (floats, carry.learner, carry.buffer_state, newest, jax.random.key(0), 5)
+    expected = jax.jit(partial(host._learn, static, spec))(*arguments)
+    found = host.learn_in_calls(static, spec)(*arguments)
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    close = partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-5)
+    jax.tree.map(close, expected, found)
 
 
 VICTIM = """
