@@ -413,3 +413,22 @@ def test_clipped_rewards_are_scaled_by_the_largest_clipped_return():
     assert stats.largest_return == 1.5  # 1, then 1 + 1/2, then -1 + 3/4
     rewards = normaliser.reward(stats, jnp.array([30.0, 0.5, -4.0]))
     np.testing.assert_allclose(rewards, np.array([1.0, 0.5, -1.0]) / 1.5, rtol=1e-6)
+
+
+def test_large_images_are_whitened_for_each_pixel():
+    """Each frame of a stack by the statistics of the newest, whatever the order of rollouts."""
+    space = Box((36, 37, 4), is_bytes=True, frames=2)
+    normaliser, rng = normalise.running(space, 2, 0.9, True, False), np.random.default_rng(0)
+    stats, newest = normaliser.init(), []
+    for _ in range(3):
+        obs = rng.integers(40, 200, size=(2, 5, 36, 37, 4), dtype=np.uint8)
+        ones = jnp.ones((2, 4))
+        t = Trajectory(*[None] * 7)._replace(obs=obs, reward=ones, discount=ones, mask=ones)
+        stats = normaliser.observe(stats, t)
+        newest.append(obs[:, :-1, ..., 2:].reshape(-1, 36, 37, 2) / 255)
+    mean, variance = np.concatenate(newest).mean(0), np.concatenate(newest).var(0)
+    floor = normalise.PIXEL_SHARE * variance.mean() + normalise.PIXEL_VARIANCE
+    frames = obs[0, 0].reshape(36, 37, 2, 2) / 255  # two frames of two channels
+    expected = ((frames - mean[:, :, None]) / np.sqrt(variance + floor)[:, :, None]).clip(-10, 10)
+    found = normaliser.obs(stats, jnp.asarray(obs[0, 0]))
+    np.testing.assert_allclose(found, expected.reshape(36, 37, 4), rtol=1e-3, atol=1e-3)
