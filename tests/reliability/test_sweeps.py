@@ -281,7 +281,7 @@ def workers_of(pid: int) -> list[int]:
         ["ps", "-eo", "pid=,sid=,args="], capture_output=True, text=True, check=True
     ).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
-    return [int(row[0]) for row in rows if row[1] == str(pid) and "ray::_on_worker" in row[2]]
+    return [int(row[0]) for row in rows if row[1] == str(pid) and "ray::_run_on_worker" in row[2]]
 
 
 LOOPBACK = (

@@ -67,10 +67,10 @@ def test_names_are_unique_and_seeds_are_those_of_the_ladder(name, scale):
     plan = ladder.plan_ladder(name, scale)
     names = [cell.name for cell in plan.cells]
     assert len(set(names)) == len(names) > 0
-    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-") for name in names)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-") for name in names)
     seeds = {cell.settings.run.seed for cell in plan.cells}
     assert seeds == set(plan.seeds)
-    assert seeds <= (set(range(1000, 1100)) if name == "ladder" else {0, 1})
+    assert seeds <= ({0, 1} if name == "ladder-tune" else set(range(1000, 1100)))
     present = len(plan.cells) + len(plan.unavailable) * len(seeds)
     assert present == len(plan.tasks) * len(plan.agents) * len(seeds)
 
@@ -367,7 +367,7 @@ def ersac(*argv: str) -> subprocess.CompletedProcess[str]:
         (("ladder", "--engine", "rai"), "unknown engine 'rai'; did you mean ray?"),
         (
             ("solve-time", "--tasks", "lock"),
-            "--tasks and --agents are options of `ersac sweep ladder`, not of solve-time",
+            "--tasks and --agents are options of `ersac sweep ladder` and atari57, not of solve",
         ),
     ],
 )
@@ -378,10 +378,39 @@ def test_errors_are_one_line_and_come_before_jax(argv, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_list_of_sweeps_has_the_ladder():
+def test_the_list_of_sweeps_has_the_ladders():
     lines = ersac("sweep").stdout.splitlines()
-    (found,) = (line for line in lines if line.startswith("  ladder "))
-    assert found.split()[1:4] == [str(count) for count in (2 * 6 * 1, 14 * 6 * 3, 14 * 6 * 10)]
+    found = {words[0]: words[1:4] for line in lines if (words := line.split())}
+    assert found["ladder"] == [str(count) for count in (2 * 6 * 1, 14 * 6 * 3, 14 * 6 * 10)]
+    assert found["atari57"] == [str(count) for count in (3 * 2 * 1, 10 * 2 * 3, 57 * 2 * 5)]
+
+
+def test_the_atari_sweep_has_the_papers_games_agents_and_frames():
+    plans = [ladder.plan_ladder("atari57", scale) for scale in catalogue.SCALES]
+    smoke, desk, paper = plans
+    assert set(paper.tasks) == config.reference_scores().keys()
+    frames = [plan.steps(plan.tasks[0]) * plan.cells[0].settings.env.frame_skip for plan in plans]
+    assert frames == [200_000, 2_000_000, 200_000_000]
+    assert set(smoke.tasks) < set(desk.tasks) < set(paper.tasks)
+    assert set(ladder_tasks.HARD_EXPLORATION) < set(desk.tasks)
+    vanilla = next(cell for cell in paper.cells if cell.agent == "vanilla-replay")
+    assert vanilla.settings.agent.risk.alpha == 0.02
+    assert {cell.settings.env.sticky for plan in plans for cell in plan.cells} == {0.25}
+    assert smoke.command == "ersac sweep atari57 --scale smoke"
+
+
+def test_games_of_the_atari_sweep_have_any_spelling():
+    names = "MontezumaRevenge, ALE/Pong-v5,up_n_down"
+    plan = ladder.plan_ladder("atari57", "smoke", names, "vanilla,ersac")
+    assert plan.tasks == ("montezuma_revenge", "pong", "up_n_down")
+    assert [(cell.task, cell.agent) for cell in plan.selected[:2]] == [
+        ("montezuma_revenge", "vanilla"),
+        ("montezuma_revenge", "ersac"),
+    ]
+    # What the sweep's directory is meant to hold grows by what is named.
+    assert len(plan.cells) == 6 * 4
+    with pytest.raises(config.SettingsError, match=r"unknown Atari game 'pnog'.* pong"):
+        ladder.plan_ladder("atari57", "smoke", "pnog")
 
 
 def test_the_hash_of_a_cell_depends_on_its_task():

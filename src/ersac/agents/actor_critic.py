@@ -149,11 +149,15 @@ def actor_critic_loss(
     bonus, bonuses = action_bonuses(parts, sigma2, sigma2_all, tau, t.action)
     weight = parts.risk.weight(sigma2_all, tau)  # [] or [T+1, A]
 
-    # Policy and critic. Advantages are divided by the entropy weight (logits are K / tau), so the
-    # gradient of the critic into shared layers is divided by its square.
+    # Policy and critic. Advantages are divided by the entropy weight (logits are K / tau) or by
+    # their own spread, so the gradient of the critic into shared layers is divided by its square.
     logits = head_logits(parts, params, t.obs, features, allowed)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    critic_scale = settings.value_weight / jnp.square(stop_gradient(mean_weight(weight, t.mask)))
+    advantage_scale = stop_gradient(mean_weight(weight, t.mask))
+    if settings.normalise_advantages:
+        spread = settings.spread_share * jnp.sqrt(running.advantage_square)
+        advantage_scale = jnp.maximum(advantage_scale, spread)
+    critic_scale = settings.value_weight / jnp.square(advantage_scale)
     critic_features = layers.scale_gradient(features, critic_scale)
     predicted = parts.value.apply(dense["value"], rows["value"], t.obs, critic_features)  # [T+1, n]
     log_pi = action_dist.log_pi(logits)  # [T+1, A]

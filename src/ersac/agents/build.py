@@ -30,6 +30,7 @@ from ersac.algorithm.risk import Risk
 from ersac.envs.base import Box, Discrete, MultiDiscrete, PackedSpace, Space, Spec, cardinality
 from ersac.nets import heads, layers, packed, tables
 from ersac.types import Array, Learner, Trajectory, Tree
+from ersac.uncertainty import images
 from ersac.uncertainty.base import Uncertainty
 from ersac.uncertainty.counts import visit_counts
 from ersac.uncertainty.ensemble import reward_ensemble
@@ -49,6 +50,9 @@ RELU_CORRELATION = 1 / math.pi
 # each observation: with a scale of 1 the replay agent solved no seed at depth 40, with 16 all.
 LOGIT_SCALE = 16.0
 MIN_TAU_SCALE = 1e-3  # lower bound of a learned ratio of tau(s, a) to sigma(s, a)
+# Factor of the prior's scale on images. Heads trained by Adam change by as much as its learning
+# rate whatever the size of the bonus, so the bonus has to be larger than that.
+IMAGE_PRIOR = 10.0
 # Random features of a prior network: the priors of two states correlate by about PRIOR_WIDTH^-1/2.
 PRIOR_WIDTH = 256
 
@@ -234,6 +238,7 @@ def make_normaliser(
         settings.gamma,
         normalisation.normalise,
         normalisation.scale_rewards,
+        normalisation.clip_rewards,
     )
 
 
@@ -250,6 +255,7 @@ class Networks(NamedTuple):
     # heads are, and Adam trains the rest.
     per_visit: bool
     is_table: bool = False  # every observation has its own rows in all heads
+    is_image: bool = False  # the members of an ensemble are linear in random features of images
 
 
 def make_networks(settings: config.ActorCritic, observations: Space) -> Networks:
@@ -262,6 +268,8 @@ def make_networks(settings: config.ActorCritic, observations: Space) -> Networks
             return per_visit_networks(settings, observations)
         case Discrete(n):
             return table_networks(settings, n)
+        case Box(shape) if settings.torso is None and layers.is_large_image(observations):
+            return image_networks(settings, shape)
         case Box(shape):
             make_net = layers.conv_net if len(shape) == 3 else layers.mlp
             return adam_networks(settings, shape, partial(make_net, shape))
@@ -308,6 +316,23 @@ def table_networks(settings: config.ActorCritic, n_states: int) -> Networks:
         prior=lambda outputs, scale: heads.random_table(n_states, outputs, scale),
         per_visit=False,
         is_table=True,
+    )
+
+
+def image_networks(settings: config.ActorCritic, shape: tuple[int, ...]) -> Networks:
+    """Return heads on a convolutional torso that they share, as in the paper, trained by Adam."""
+    net = layers.image_net(shape, settings.image_torso)
+    torso, small = heads.dense_torso(net, shape), layers.image_net(shape, "small")
+    head = lambda gain: lambda outputs: heads.linear_head(torso.width, outputs, gain)
+    return Networks(
+        torso=torso,
+        policy=head(HEAD_GAIN),
+        value=head(HEAD_GAIN),
+        shared_head=head(0.0),
+        separate_head=lambda outputs: heads.separate_head(small, shape, outputs, 0.0),
+        prior=lambda outputs, scale: heads.random_net(small, shape, outputs, scale),
+        per_visit=False,
+        is_image=True,
     )
 
 
@@ -390,11 +415,18 @@ def make_ensemble(
         raise config.SettingsError(
             "--shared-reward-heads needs --network table: with mlp no layers are shared"
         )
-    outputs = settings.members * n_actions
-    make_head = networks.shared_head if settings.shared_reward_heads else networks.separate_head
-    return reward_ensemble(
-        head=make_head(outputs),
-        prior=networks.prior(outputs, settings.prior_scale),
+    outputs, shared = settings.members * n_actions, settings.shared_reward_heads
+    make_head = networks.shared_head if shared else networks.separate_head
+    head, prior = make_head(outputs), networks.prior(outputs, settings.prior_scale)
+    on_features = networks.is_image and not shared
+    if on_features:
+        assert isinstance(spec.observations, Box)
+        shape, n = spec.observations.shape, images.count_features(spec.observations.shape)
+        head = heads.scaled_head(n, outputs)
+        prior = images.linear_in_features(n, outputs, settings.prior_scale * IMAGE_PRIOR)
+    ensemble = reward_ensemble(
+        head=head,
+        prior=prior,
         n_states=cardinality(spec.observations) if networks.is_table else None,
         n_actions=n_actions,
         members=settings.members,
@@ -402,6 +434,9 @@ def make_ensemble(
         noise_variance=settings.noise_variance,
         sigma_scale=settings.sigma_scale,
     )
+    if not on_features:
+        return ensemble
+    return images.on_random_features(ensemble, shape, shape[-1] // spec.observations.frames)
 
 
 def make_optimisers(

@@ -72,7 +72,12 @@ class RunningStats(NamedTuple):
 
 
 def running(
-    observations: Space, envs: int, gamma: float | Array, normalise: bool, scale_rewards: bool
+    observations: Space,
+    envs: int,
+    gamma: float | Array,
+    normalise: bool,
+    scale_rewards: bool,
+    clip_rewards: bool = False,
 ) -> Normaliser:
     """Return a normaliser with running statistics.
 
@@ -85,7 +90,7 @@ def running(
 
     Rewards (with `scale_rewards`) are divided by the largest absolute discounted return if that is
     above 1. They are never scaled up: before a goal is found there may be nothing but small costs,
-    which would then outweigh every bonus.
+    which would then outweigh every bonus. With `clip_rewards` they are clipped to [-1, 1] first.
     """
     vectors = normalise and isinstance(observations, Box) and len(observations.shape) < 3
     shape = observations.shape if vectors and isinstance(observations, Box) else ()
@@ -116,7 +121,11 @@ def running(
         expand = lambda x: jnp.broadcast_to(x, obs.shape)
         return factor * jnp.clip((obs - expand(stats.mean)) / expand(half_range), -CLIP, CLIP)
 
+    def clip(reward: Array) -> Array:
+        return jnp.clip(reward, -1.0, 1.0) if clip_rewards else reward
+
     def reward(stats: RunningStats, reward: Array) -> Array:
+        reward = clip(reward)
         return reward / jnp.maximum(1.0, stats.largest_return) if scale_rewards else reward
 
     def observe(stats: RunningStats, t: Trajectory) -> RunningStats:
@@ -132,7 +141,7 @@ def running(
             total = gamma * total + reward
             return jnp.where(discount == 0, 0.0, total), total
 
-        last, returns = jax.lax.scan(step, stats.episode_return, (t.reward.T, t.discount.T))
+        last, returns = jax.lax.scan(step, stats.episode_return, (clip(t.reward).T, t.discount.T))
         return stats._replace(
             episode_return=last,
             largest_return=jnp.maximum(stats.largest_return, jnp.max(jnp.abs(returns))),

@@ -296,7 +296,15 @@ def draw_figure(
     numbers = spec.draw(axes, runs)
     axes.set_title(spec.title, fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
-    if spec.sweeps and scale == "smoke":
+    if spec.sweeps:
+        draw_watermark(axes, scale)
+    draw_caption(figure, caption)
+    return figure, numbers
+
+
+def draw_watermark(axes: Axes, scale: str, size: int = 60) -> None:
+    """The scale across the axes if it is `smoke`, whose runs are too few for conclusions."""
+    if scale == "smoke":
         axes.text(
             0.5,
             0.5,
@@ -304,13 +312,23 @@ def draw_figure(
             transform=axes.transAxes,
             ha="center",
             va="center",
-            fontsize=60,
+            fontsize=size,
             color="0.92",
             rotation=20,
             zorder=0,
         )
+
+
+def draw_caption(figure: Figure, caption: str) -> None:
+    """The command and the origin of a figure below it."""
     figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
-    return figure, numbers
+
+
+class FigureRecords(NamedTuple):
+    """The runs of a figure."""
+
+    seeds: dict[str, int]  # of every run by its name
+    missing: list[str]  # the names of those that have not ended
 
 
 def make_figure(
@@ -335,12 +353,27 @@ def make_figure(
         source = wanted[0][0]
         path = source.path if isinstance(source, Pack) else source
         raise exits.Resumable(f"no run in {path} has ended: there is nothing to draw")
-    seeds = {(run or instance).name: instance.settings.run.seed for instance, run in found}
-    source_data = provenance(seeds)
+    records = FigureRecords(
+        {(run or instance).name: instance.settings.run.seed for instance, run in found}, missing
+    )
+    draw = lambda text: draw_figure(label, runs, scale, text)
+    return write_figure(label, scale, caption, records, draw, out)
+
+
+def write_figure(
+    label: str,
+    scale: str,
+    caption: str,
+    records: FigureRecords,
+    draw: Callable[[str], tuple[Figure, Numbers]],
+    out: Path,
+) -> dict[str, Any]:
+    """Write a figure as PNG and its numbers as JSON; `draw` gets the caption with its origin."""
+    source_data = provenance(records.seeds)
     notes = [f"{name.replace('_', ' ')} {value}" for name, value in source_data.items()]
-    if missing:
-        notes.append(f"{len(missing)} of {len(wanted)} runs missing")
-    figure, numbers = draw_figure(label, runs, scale, "    ".join([caption, *notes]))
+    if records.missing:
+        notes.append(f"{len(records.missing)} of {len(records.seeds)} runs missing")
+    figure, numbers = draw("    ".join([caption, *notes]))
     disk.make_directory(out)
     picture = out / f"{label}-{scale}.png"
     disk.write(picture, figure_png(figure))
@@ -349,8 +382,8 @@ def make_figure(
         "scale": scale,
         "command": caption,
         **source_data,
-        "runs": len(runs),
-        "missing": missing,
+        "runs": len(records.seeds) - len(records.missing),
+        "missing": records.missing,
         "numbers": numbers,
     }
     disk.write(picture.with_suffix(".json"), (json.dumps(result, indent=2) + "\n").encode())

@@ -18,7 +18,7 @@ from ersac.config import SettingsError
 from ersac.runs import disk, run_dir
 from ersac.runs.run_dir import EpisodeStats
 from ersac.sweeps.ladder import LadderPlan, LadderReport
-from ersac.sweeps.ladder_tasks import ALPHA, CANDIDATES, TASKS
+from ersac.sweeps.ladder_tasks import ALPHA, CANDIDATES
 
 PEERS, FIGURES, TABLE = "peers", "figures", "table"  # in a ladder's directory
 CURVE_POINTS = 400
@@ -115,7 +115,7 @@ def first_steps(stats: EpisodeStats, steps: int) -> EpisodeStats:
 
 def ladder_rows(plan: LadderPlan, found: SeedStats) -> list[LadderRow]:
     """A row for each task and agent that has results, in the order of the tasks."""
-    order = {task: index for index, task in enumerate(TASKS)}
+    order = {task: index for index, task in enumerate(plan.spec.tasks)}
     keys = sorted(found, key=lambda key: order[key[0]])  # stable: agents stay in their order
     return [ladder_row(task, agent, plan.steps(task), found[task, agent]) for task, agent in keys]
 
@@ -182,7 +182,7 @@ def draw_curves(task: str, steps: int, seeds: dict[str, list[EpisodeStats]], cap
     """Learning curves of a task as a matplotlib Figure: median over seeds, and their range."""
     from matplotlib.figure import Figure  # takes a second to import
 
-    from ersac.analysis.figures import COLOURS
+    from ersac.analysis.figures import COLOURS, draw_caption
 
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
@@ -210,7 +210,7 @@ def draw_curves(task: str, steps: int, seeds: dict[str, list[EpisodeStats]], cap
     axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8)
-    figure.supxlabel(caption, fontsize=6, color="0.4", family="monospace", x=0.005, ha="left")
+    draw_caption(figure, caption)
     return figure
 
 
@@ -222,13 +222,12 @@ def write_ladder(plan: LadderPlan, home: Path, note: Callable[[str], None]) -> l
         return []
     from ersac.analysis import figures
 
-    command = f"ersac sweep {plan.ladder} --scale {plan.scale}"
     disk.make_directory(home / FIGURES)
     for task in dict.fromkeys(row.task for row in rows):
         seeds = {agent: found[name, agent] for name, agent in found if name == task}
-        figure = draw_curves(task, plan.steps(task), seeds, command)
+        figure = draw_curves(task, plan.steps(task), seeds, plan.command)
         disk.write(home / FIGURES / f"{task}.png", figures.figure_png(figure))
-    data = {"command": command, "rows": [row._asdict() for row in rows]}
+    data = {"command": plan.command, "rows": [row._asdict() for row in rows]}
     disk.write(home / f"{TABLE}.json", (json.dumps(data, indent=2) + "\n").encode())
     disk.write(home / f"{TABLE}.md", ladder_markdown(rows).encode())
     return rows

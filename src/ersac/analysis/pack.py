@@ -19,6 +19,7 @@ from ersac.config import SettingsError
 from ersac.runs import disk, exits, run_dir, seal
 from ersac.runs.run_dir import EpisodeStats
 from ersac.sweeps.catalogue import Instance
+from ersac.sweeps.ladder import Cell
 
 PACK_FORMAT = 1
 ABOUT, COLUMNS = ".json", ".npz"
@@ -58,6 +59,11 @@ class Pack(NamedTuple):
     def find(self, line: str, depth: int, seed: int) -> RunRecord | None:
         """The run of one line at one depth with one seed."""
         same = (run for run in self.runs if (run.line, run.depth, run.seed) == (line, depth, seed))
+        return next(same, None)
+
+    def find_task(self, line: str, env: str, seed: int) -> RunRecord | None:
+        """The run of one agent in one environment other than DeepSea, with one seed."""
+        same = (run for run in self.runs if (run.line, run.env, run.seed) == (line, env, seed))
         return next(same, None)
 
 
@@ -124,7 +130,7 @@ def pack_sweep(
     home: Path,
     title: str,
     command: str,
-    wanted: Sequence[Instance],
+    wanted: Sequence[Instance | Cell],
     path: Path,
     goals_only: bool,
 ) -> Pack:

@@ -120,10 +120,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def probability_of_improvement(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of pairs of seeds in which ours is higher, ties half (Agarwal et al. 2021)."""
-    above = np.subtract.outer(np.asarray(ours, float), np.asarray(theirs, float))
-    return float(np.mean((above > 0) + 0.5 * (above == 0)))
+def probability_of_improvement(ours: Any, theirs: Any) -> Any:
+    """The share of pairs of seeds in which ours is higher, ties half (Agarwal et al. 2021).
+
+    ours, theirs: a value per seed; further axes, which both have, are those of the result.
+    """
+    above = np.asarray(ours, float)[:, None] - np.asarray(theirs, float)[None]
+    return np.mean((above > 0) + 0.5 * (above == 0), axis=(0, 1))
 
 
 def goal_metrics(goals: np.ndarray, stochastic: bool = False) -> dict[str, int | None]:

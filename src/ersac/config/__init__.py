@@ -23,9 +23,11 @@ from ersac.config.agent import (
     Rnd,
     Seeking,
 )
+from ersac.config.atari import ReferenceScores, reference_scores
 from ersac.config.env import (
     ENVIRONMENTS,
     NO_NORMALISATION,
+    Atari,
     DeepSea,
     Environment,
     Gym,
@@ -94,6 +96,7 @@ __all__ = [
     "UNCERTAINTIES",
     "UNTRACKED",
     "ActorCritic",
+    "Atari",
     "BayesianLinear",
     "BootDQN",
     "Callables",
@@ -123,6 +126,7 @@ __all__ = [
     "Positive",
     "Posterior",
     "Range",
+    "ReferenceScores",
     "Replay",
     "Rnd",
     "Run",
@@ -152,6 +156,7 @@ __all__ = [
     "parse_env",
     "pick",
     "preset",
+    "reference_scores",
     "replace_at",
     "resolve_schedule",
     "rollouts_per_chunk",

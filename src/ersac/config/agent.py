@@ -220,6 +220,9 @@ class ActorCritic:
     upper_percent: Annotated[int, Range(1, 99)] = 10
     """With --network mlp, percentage of a correction made above the first layer: more generalises
     more between observations (1 to 99)."""
+    image_torso: Literal["small", "nature", "impala"] = "small"
+    """Torso of images of at least 36 x 36 bytes, which policy, critic and members share: small
+    (A3C), nature (DQN) or impala (residual)."""
     torso: Annotated[Any, Callables("a flax module", ("init", "apply")), tyro.conf.Suppress] = None
     """A flax module that replaces the hidden layers, from Python only."""
     learning_rate: Rate = 5e-4

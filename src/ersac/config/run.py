@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from ersac.config.agent import ActorCritic, BootDQN, Replay
-from ersac.config.env import DeepSea, Environment, Gym, Gymnax, env_name
+from ersac.config.env import Atari, DeepSea, Environment, Gym, Gymnax, env_name
 from ersac.config.fields import Episodes, Range, Seconds, SettingsError, Steps
 
 CHUNK_SECONDS = 2.0  # the longest that a signal should wait
@@ -79,7 +79,7 @@ class Evaluate:
 class Experiment:
     """All settings that determine the results of a run."""
 
-    env: DeepSea | Gymnax | Gym = field(default_factory=DeepSea)
+    env: DeepSea | Gymnax | Gym | Atari = field(default_factory=DeepSea)
     agent_name: Annotated[str, tyro.conf.arg(name="agent")] = "ersac"
     agent: ActorCritic | BootDQN = field(default_factory=ActorCritic)
     run: Run = Run()

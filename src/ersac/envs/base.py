@@ -38,6 +38,7 @@ class Box(NamedTuple):
     # how a replay stores floats: as they are, as bits where all are 0 or 1, as bytes where all are
     # whole numbers from 0 to 255
     stored_as: Literal["floats", "bits", "bytes"] = "floats"
+    frames: int = 1  # consecutive observations that are stacked along the last axis, oldest first
 
     @property
     def size(self) -> int:
@@ -168,6 +169,9 @@ class HostEnv(NamedTuple):
     step: Callable[[np.ndarray], HostStep]  # actions [N, ...]
     close: Callable[[], None]
     target: float | None = None  # an episode with at least this return reached its goal
+    # its whole state as a tree of arrays, after a reset; None where it cannot be stored
+    snapshot: Callable[[], Tree] | None = None
+    restore: Callable[[Tree], None] | None = None
 
 
 class Spec(NamedTuple):

@@ -7,7 +7,11 @@ from ersac.envs.base import Env, HostEnv
 from ersac.packages import require_package
 
 # The package that the settings' class needs, and the extra of ersac that installs it.
-EXTRAS = {config.Gymnax: ("gymnax", "gymnax"), config.Gym: ("gymnasium", "gym")}
+EXTRAS = {
+    config.Gymnax: ("gymnax", "gymnax"),
+    config.Gym: ("gymnasium", "gym"),
+    config.Atari: ("ale_py", "atari"),
+}
 
 
 def require_env_package(settings: config.Environment) -> None:
@@ -41,8 +45,12 @@ def make_env(settings: config.DeepSea | config.Gymnax) -> Env:
             return gymnax_env(name, envs, target)
 
 
-def make_host_env(settings: config.Gym) -> HostEnv:
+def make_host_env(settings: config.Gym | config.Atari) -> HostEnv:
     """The environments on the host that the settings describe."""
+    if isinstance(settings, config.Atari):
+        from ersac.envs.atari import atari_env  # an extra
+
+        return atari_env(settings)
     from ersac.envs.gym.make import factory_of, host_env, reward_threshold  # an extra
 
     make = factory_of(settings)

@@ -120,6 +120,18 @@ def linear_head(width: int, n_out: int, gain: float) -> Head:
     )
 
 
+def scaled_head(width: int, n_out: int) -> Head:
+    """Return a linear head on many features, zero at first, divided by the root of their number.
+
+    So a step of Adam changes its outputs by as much as that of a few features would.
+    """
+    return Head(
+        init=lambda rng: Params(np.zeros((width, n_out), np.float32), {}),
+        apply=lambda dense, rows, obs, features: features @ dense / width**0.5,
+        rows={},
+    )
+
+
 def separate_head(net: Net, shape: tuple[int, ...], n_out: int, gain: float) -> Head:
     """Return a linear head on its own torso, whose loss needs no weight against another's."""
     top = linear(dense_torso(net, shape).width, n_out, gain)

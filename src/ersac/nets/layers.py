@@ -85,14 +85,24 @@ class Filters(NamedTuple):
 FILTERS = (Filters(32, 8, 4), Filters(64, 4, 2), Filters(64, 3, 1))  # Mnih et al. 2015
 SMALL_FILTERS = (Filters(16, 3, 1),)  # those of the MinAtar agents
 SMALL_IMAGE = 36  # pixels: the smallest image on which FILTERS fit
+A3C_FILTERS = (Filters(16, 8, 4), Filters(32, 4, 2))  # Mnih et al. 2016
+IMPALA_CHANNELS = (16, 32, 32)  # of the sections of a residual network (Espeholt et al. 2018)
 
 
-def conv_net(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
+def conv_net(
+    shape: tuple[int, ...],
+    hidden: Sequence[int],
+    filters: Sequence[Filters] | None = None,
+    runs_alone: bool = False,
+) -> Net:
     """Return a ReLU network on images [..., height, width, channels].
 
-    Convolutions come first, of a size that fits the image, then dense layers of widths `hidden`.
+    Convolutions come first, then dense layers of widths `hidden`.
+
+    filters: of the convolutions; None: of a size that fits the image.
+    runs_alone: no other seed is vmapped with this one, so that XLA's convolution can be used.
     """
-    filters = choose_filters(min(shape[:2]))
+    filters = choose_filters(min(shape[:2])) if filters is None else filters
     height, width, channels = shape
     kernels = []  # the shape of each convolution's weights
     for conv in filters:
@@ -105,15 +115,17 @@ def conv_net(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
     def init(rng: Rng) -> Tree:
         convolutions = []
         for kernel in kernels:
-            weights = normal(rng, kernel, (2 / math.prod(kernel[:-1])) ** 0.5)
-            convolutions.append({"w": weights, "b": _zeros(kernel[-1])})
+            convolutions.append(_convolution(rng, kernel[0], *kernel[2:]))
         return {"convolutions": convolutions, "layers": [layer.init(rng) for layer in layers]}
 
     def apply(params: Tree, obs: Array) -> Array:
         x = obs.reshape(-1, *shape)
         for conv, conv_params in zip(filters, params["convolutions"], strict=True):
-            weights = conv_params["w"].reshape(-1, conv.channels)
-            x = patches(x, conv.side, conv.stride) @ weights
+            if runs_alone:
+                x = convolve(x, conv_params["w"], conv.stride)
+            else:
+                weights = conv_params["w"].reshape(-1, conv.channels)
+                x = patches(x, conv.side, conv.stride) @ weights
             x = jax.nn.relu(add_bias(x, conv_params["b"]))
         x = x.reshape(*batch_shape(obs, shape), -1)
         for layer, layer_params in zip(layers, params["layers"], strict=True):
@@ -121,6 +133,79 @@ def conv_net(shape: tuple[int, ...], hidden: Sequence[int]) -> Net:
         return x
 
     return Net(init, apply)
+
+
+def convolve(x: Array, weights: Array, stride: int = 1, padding: str = "VALID") -> Array:
+    """Return the convolution of images [B, height, width, channels] by XLA.
+
+    On a CPU it is 2.5 to 4 times as fast as products of `patches`, but much slower where every
+    vmapped seed has its own weights.
+    """
+    axes = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        x, weights, (stride, stride), padding, dimension_numbers=axes
+    )
+
+
+def residual_net(shape: tuple[int, ...], width: int) -> Net:
+    """Return the residual network of IMPALA on images, with a dense layer on top.
+
+    Each section is a convolution, a maximum over 3 x 3 with stride 2, and two residual blocks of
+    two convolutions; all convolutions are 3 x 3.
+    """
+    height, breadth, depth = shape
+    for _ in IMPALA_CHANNELS:
+        height, breadth = -(-height // 2), -(-breadth // 2)
+    top = linear(height * breadth * IMPALA_CHANNELS[-1], width, gain=2**0.5)
+
+    def init(rng: Rng) -> Tree:
+        sections = []
+        for n_in, n_out in itertools.pairwise((depth, *IMPALA_CHANNELS)):
+            inputs = (n_in, *[n_out] * 4)
+            sections.append([_convolution(rng, 3, n, n_out) for n in inputs])
+        return {"sections": sections, "top": top.init(rng)}
+
+    def conv(params: Tree, x: Array) -> Array:
+        return add_bias(convolve(x, params["w"], padding="SAME"), params["b"])
+
+    def apply(params: Tree, obs: Array) -> Array:
+        x = obs.reshape(-1, *shape)
+        for first, *blocks in params["sections"]:
+            window, strides = (1, 3, 3, 1), (1, 2, 2, 1)
+            x = jax.lax.reduce_window(
+                conv(first, x), -jnp.inf, jax.lax.max, window, strides, "SAME"
+            )
+            for one, two in zip(blocks[::2], blocks[1::2], strict=True):
+                x = x + conv(two, jax.nn.relu(conv(one, jax.nn.relu(x))))
+        x = jax.nn.relu(x).reshape(*batch_shape(obs, shape), -1)
+        return jax.nn.relu(top.apply(params["top"], x))
+
+    return Net(init, apply)
+
+
+def _convolution(rng: Rng, side: int, n_in: int, n_out: int) -> Tree:
+    scale = (2 / (side * side * n_in)) ** 0.5
+    return {"w": normal(rng, (side, side, n_in, n_out), scale), "b": _zeros(n_out)}
+
+
+def is_large_image(observations: Space) -> bool:
+    """Return whether observations are images of bytes on which the torsos of `image_net` fit."""
+    return (
+        isinstance(observations, Box)
+        and observations.is_bytes
+        and len(observations.shape) == 3
+        and min(observations.shape[:2]) >= SMALL_IMAGE
+    )
+
+
+def image_net(shape: tuple[int, ...], size: str) -> Net:
+    """Return a torso of images by the value of --image-torso."""
+    match size:
+        case "small":
+            return conv_net(shape, (256,), A3C_FILTERS, runs_alone=True)
+        case "nature":
+            return conv_net(shape, (512,), FILTERS, runs_alone=True)
+    return residual_net(shape, 256)
 
 
 def combined_net(entries: Sequence[Box], hidden: Sequence[int]) -> Net:

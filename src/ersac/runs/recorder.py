@@ -284,8 +284,8 @@ class Recorder:
             # An older version recorded no lengths: they are 0.
             lengths = state.get("lengths", np.zeros(len(state["when"]), np.int32))
             recorder.lengths = [[part] for part in np.split(lengths, ends)]
-            if "unfinished" in state and not recorder.env.on_host:
-                recorder.unfinished = list(state["unfinished"])  # on the host new episodes start
+            if "unfinished" in state and recorder.env.stores_state:
+                recorder.unfinished = list(state["unfinished"])  # else new episodes start
         recorder.steps, recorder.chunks, recorder.map_halvings = (
             int(state[name]) for name in ("steps", "chunks", "moment_halvings")
         )

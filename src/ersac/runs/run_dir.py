@@ -34,6 +34,8 @@ FROM_PYTHON = {"torso", "make", "estimator"}  # may be Python objects: only thei
 # like this does not change the hash.
 ADDED: dict[str, Any] = {
     "env_kwargs": None,
+    "clip_rewards": False,
+    "image_torso": "small",
     "schedule": "constant",
     "schedule_steps": 0.0,
 }
@@ -303,7 +305,7 @@ def run_hash(settings: Experiment) -> str:
 
 
 def _without_budget(settings: Experiment) -> Experiment:
-    factory = {"make": None} if settings.env.on_host else {}
+    factory = {"make": None} if isinstance(settings.env, config.Gym) else {}
     return config.override(settings, episodes=1, steps=None, checkpoint_seconds=0.0, **factory)
 
 
@@ -373,6 +375,8 @@ def env_packages(env: config.Environment | None) -> dict[str, str]:
     names: set[str] = set()
     if isinstance(env, config.Gymnax):
         names = {"gymnax"}
+    elif isinstance(env, config.Atari):
+        names = {"ale-py", "gymnasium", "opencv-python-headless"}
     elif isinstance(env, config.Gym):
         names = {package for module, package in SIMULATORS.items() if module in sys.modules}
         own = getattr(env.make, "func", env.make)  # of a partial

@@ -167,7 +167,7 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     state = checkpoint.restore(saved, "loop", loop.snapshot(program, program.carry))
     recorder_state = seal.arrays_below(saved.arrays, "recorder")
     recorder = Recorder.from_state(settings, recorder_state, program.seeds)
-    if settings.env.on_host:
+    if not settings.env.stores_state:
         display.note(
             "continues with new episodes: the state of an environment on the host cannot be saved"
         )

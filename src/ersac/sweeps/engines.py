@@ -7,15 +7,15 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ersac.config import pick
+from ersac.config import SettingsError, pick, truncate
 from ersac.packages import require_package
 from ersac.runs import disk, exits, run_dir
 from ersac.sweeps.runner import RESUME_HINT, Engine, OnUnitSteps, Outcome, Unit, try_unit
 
 POLL_SECONDS = 1.0
-RETRIES = 5  # of a unit whose worker died
+RETRIES = 5  # of a unit whose worker died before it had saved anything new
 STORE_BYTES = 100_000_000  # Ray's object store: driver and workers exchange almost nothing
 # The first is for systems on which Ray is never a cluster: without it Ray listens on every address
 # of the machine.
@@ -25,6 +25,17 @@ LOCAL_RAY_ENV = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 STOP = "stop"  # a file in the sweep's directory that asks all workers to save and exit
+
+
+class RayOptions(NamedTuple):
+    """Where Ray runs units, and what each of them reserves there."""
+
+    address: str | None = None  # of a cluster; None: that of RAY_ADDRESS, or this machine alone
+    cores: int | None = None  # None: as many as this machine has
+    accelerators: float = 0.0
+
+
+THIS_MACHINE = RayOptions()
 
 
 def run_local(
@@ -38,32 +49,41 @@ def run_local(
 
 
 def run_on_ray(
-    todo: Sequence[Unit], on_steps: OnUnitSteps, poll: Callable[[], int]
+    todo: Sequence[Unit],
+    on_steps: OnUnitSteps,
+    poll: Callable[[], int],
+    options: RayOptions = THIS_MACHINE,
 ) -> Iterator[Outcome]:
-    """Run each unit as a Ray task, on this machine or on the cluster that RAY_ADDRESS names.
+    """Run each unit as a Ray task, on this machine or on a cluster.
 
     All machines of a cluster must share the sweep's directory. A task takes as many cores as this
-    machine has: on the same number of cores a unit has the same bits. If its worker dies, the next
-    one resumes from the last checkpoint.
+    machine has, unless `options` says otherwise: on the same number of cores a unit has the same
+    bits. If its worker or its machine dies, the next one resumes from the last checkpoint.
     """
     if not todo:
         return
-    cores, stop = run_dir.fingerprint()["visible_cores"], todo[0].home / STOP
-    ray = _start_ray(cores)
+    cores, stop = options.cores or run_dir.fingerprint()["visible_cores"], todo[0].home / STOP
+    ray = _start_ray(options.address, cores)
     try:
-        task = ray.remote(num_cpus=cores, max_retries=RETRIES)(_run_on_worker)
-        pending = {task.remote(unit.at(Path(unit.home).absolute())): unit for unit in todo}
+        # A lost unit is submitted again below: Ray does not know whether it had made progress.
+        resources = {"num_cpus": cores, "num_gpus": options.accelerators, "max_retries": 0}
+        task = ray.remote(**resources)(_run_on_worker)
+        submit = lambda unit: task.remote(unit.at(Path(unit.home).absolute()))
+        pending, losses = {submit(unit): unit for unit in todo}, Losses()
         number = 0
         while pending:
             for reference in ray.wait(list(pending), timeout=POLL_SECONDS)[0]:
                 unit = pending.pop(reference)
                 try:
-                    outcome = ray.get(reference)
+                    if (outcome := ray.get(reference)) is not None:
+                        yield outcome._replace(unit=unit)
                 except ray.exceptions.RayError as error:
-                    reason = str(error).splitlines()[0]
-                    outcome = Outcome(unit, {}, f"its worker died {RETRIES + 1} times: {reason}")
-                if outcome is not None:
-                    yield outcome._replace(unit=unit)
+                    if losses.may_retry(unit):
+                        pending[submit(unit)] = unit
+                    else:
+                        reason = str(error).splitlines()[0]
+                        text = f"its worker died {RETRIES + 1} times without progress: {reason}"
+                        yield Outcome(unit, {}, text)
             for unit in pending.values():
                 if unit.directory.exists():
                     on_steps(unit, unit.steps_saved())
@@ -77,20 +97,40 @@ def run_on_ray(
             disk.remove([stop])
 
 
+class Losses:
+    """Counts how often the worker of each unit died since the unit last saved anything new."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}  # saved at the last death, by unit
+        self.deaths: dict[str, int] = {}
+
+    def may_retry(self, unit: Unit) -> bool:
+        """Count a death; return whether the unit is worth another worker."""
+        saved = unit.steps_saved()
+        if saved > self.steps.get(unit.name, 0):
+            self.deaths[unit.name] = 0
+        self.steps[unit.name] = saved
+        self.deaths[unit.name] = self.deaths.get(unit.name, 0) + 1
+        return self.deaths[unit.name] <= RETRIES
+
+
 ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_on_ray}
 
 
-def find_engine(name: str) -> Engine:
+def find_engine(name: str, options: RayOptions = THIS_MACHINE) -> Engine:
     """The engine of that name; SettingsError if it is unknown or its package is missing."""
     engine = pick("engine", name, ENGINES)
     if name == "ray":
         require_package("--engine ray", "ray", "ray")
+        return partial(run_on_ray, options=options)
+    if options != THIS_MACHINE:
+        raise SettingsError("--address, --cores and --accelerators need --engine ray")
     return engine
 
 
-def _start_ray(cores: int) -> Any:
+def _start_ray(given_address: str | None, cores: int) -> Any:
     """Ray on this machine, closed to others and without a dashboard; or an existing cluster."""
-    address = os.environ.get("RAY_ADDRESS", "local")
+    address = given_address or os.environ.get("RAY_ADDRESS", "local")
     options: dict[str, Any] = {
         "address": address,
         "log_to_driver": False,
@@ -105,7 +145,14 @@ def _start_ray(cores: int) -> Any:
         }
     import ray
 
-    ray.init(**options)
+    try:
+        ray.init(**options)
+    except (ConnectionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise SettingsError(
+            f"there is no Ray cluster at --address {address}: start one with ray start --head"
+            f" ({truncate(reason)})"
+        ) from None
     return ray
 
 

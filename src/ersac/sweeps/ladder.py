@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 from ersac import config, display
 from ersac.config import Experiment, SettingsError, check, default_run, override
+from ersac.config.atari import parse_game
 from ersac.config.presets import preset
 from ersac.envs.make import require_env_package
 from ersac.packages import require_package
 from ersac.runs import run_dir
 from ersac.sweeps import engines, runner
 from ersac.sweeps.cells import CellUnit
-from ersac.sweeps.ladder_tasks import ALPHA, LADDERS, TASKS, LadderAgent
+from ersac.sweeps.ladder_tasks import ALPHA, LADDERS, Ladder, LadderAgent, Task
 
 
 class Cell(NamedTuple):
@@ -27,6 +28,16 @@ class Cell(NamedTuple):
         """A directory name that no run with other settings has."""
         digest = run_dir.settings_hash(self.settings)[:8]
         return f"{self.task}-{self.agent}-seed-{self.settings.run.seed}-{digest}"
+
+    @property
+    def line(self) -> str:
+        """Its name in a pack: that of its agent, of which a ladder may have two of one preset."""
+        return self.agent
+
+    @property
+    def env_name(self) -> str:
+        """The environment as on the command line."""
+        return config.env_name(self.settings.env)
 
 
 class LadderPlan(NamedTuple):
@@ -45,6 +56,11 @@ class LadderPlan(NamedTuple):
         return f"{self.ladder}-{self.scale}"
 
     @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return f"ersac sweep {self.ladder} --scale {self.scale}"
+
+    @property
     def selected(self) -> list[Cell]:
         """The cells of the selected tasks and agents."""
         return [
@@ -52,15 +68,20 @@ class LadderPlan(NamedTuple):
         ]
 
     @property
+    def spec(self) -> Ladder:
+        """The ladder at all its scales."""
+        return LADDERS[self.ladder]
+
+    @property
     def seeds(self) -> range:
         """The seeds of the scale."""
-        first = LADDERS[self.ladder].first_seed
-        return range(first, first + LADDERS[self.ladder].sizes[self.scale].seeds)
+        first = self.spec.first_seed
+        return range(first, first + self.spec.sizes[self.scale].seeds)
 
     def steps(self, task: str) -> int:
         """The step budget of a task at this scale."""
-        limit = LADDERS[self.ladder].sizes[self.scale].max_steps
-        return TASKS[task].steps if limit is None else min(limit, TASKS[task].steps)
+        limit, steps = self.spec.sizes[self.scale].max_steps, self.spec.tasks[task].steps
+        return steps if limit is None else min(limit, steps)
 
 
 def plan_ladder(
@@ -69,22 +90,31 @@ def plan_ladder(
     """A ladder at a scale; `tasks` and `agents` are comma-separated names, None selects all."""
     ladder = config.pick("ladder", name, LADDERS)
     size = config.pick("scale", scale, ladder.sizes)
-    # A task that is named is run at any scale.
-    selected_tasks = split_names("task", tasks, TASKS) or size.tasks
-    selected_agents = split_names("agent", agents, ladder.agents) or tuple(ladder.agents)
+    # A task or an agent that is named is run at any scale.
+    spelled = spell_games(tasks) if ladder.is_atari else tasks
+    selected_tasks = split_names("task", spelled, ladder.tasks) or size.tasks
+    known_agents = ladder.agents | ladder.other_agents
+    selected_agents = split_names("agent", agents, known_agents) or tuple(ladder.agents)
     plan = LadderPlan(name, scale, selected_tasks, selected_agents, (), {})
     cells: list[Cell] = []
     unavailable: dict[str, str] = {}
     for seed in plan.seeds:  # outermost, so that an unfinished sweep already fills the table
         for task in dict.fromkeys((*size.tasks, *selected_tasks)):
-            for agent, agent_spec in ladder.agents.items():
+            for agent in dict.fromkeys((*ladder.agents, *selected_agents)):
                 try:
-                    settings = cell_settings(task, agent_spec, seed, plan.steps(task))
+                    task_spec, agent_spec = ladder.tasks[task], known_agents[agent]
+                    settings = cell_settings(task, task_spec, agent_spec, seed, plan.steps(task))
                     cells.append(Cell(task, agent, settings))
                 except SettingsError as error:
                     if task in plan.tasks and agent in plan.agents:
                         unavailable[f"{task}-{agent}"] = str(error)
     return plan._replace(cells=tuple(cells), unavailable=unavailable)
+
+
+def spell_games(text: str | None) -> str | None:
+    """A comma-separated list of games, each spelled as its task."""
+    names = (name for name in (text or "").split(",") if name.strip())
+    return None if text is None else ",".join(map(parse_game, names))
 
 
 def split_names(noun: str, text: str | None, known: dict[str, Any]) -> tuple[str, ...]:
@@ -95,15 +125,15 @@ def split_names(noun: str, text: str | None, known: dict[str, Any]) -> tuple[str
     return names
 
 
-def cell_settings(task: str, agent: LadderAgent, seed: int, steps: int) -> Experiment:
+def cell_settings(name: str, task: Task, agent: LadderAgent, seed: int, steps: int) -> Experiment:
     """The settings of a cell; SettingsError where a package or an estimator is missing."""
-    env, package = TASKS[task].env_settings(seed), TASKS[task].package
+    env = task.env_settings(seed)
     require_env_package(env)
-    if package is not None:
-        require_package(task, package)
+    if task.package is not None:
+        require_package(name, task.package)
     learner = preset(agent.preset, agent.uncertainty, None, env)
     settings = Experiment(env, agent.preset, learner, default_run(env))
-    alpha = ALPHA.get(agent.preset, {}).get(task) if agent.alpha is None else agent.alpha
+    alpha = ALPHA.get(agent.preset, {}).get(name) if agent.alpha is None else agent.alpha
     changes = {} if alpha is None else {"alpha": alpha}
     return check(override(settings, seed=seed, steps=steps, **changes))
 

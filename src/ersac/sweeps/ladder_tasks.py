@@ -1,6 +1,7 @@
-"""The ladder as data: exploration tasks for networks, agents, seeds and scales. No jax here.
+"""Ladders as data: tasks, agents, seeds and scales. No jax here.
 
-Scales differ in tasks, seeds and steps, never in another setting.
+A ladder is either of exploration tasks for networks, or of Atari games (docs/atari.md). Scales
+differ in tasks, seeds and steps, never in another setting.
 """
 
 import dataclasses
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from ersac.config import Gym, Gymnax
+from ersac.config import Atari, Environment, Gym, Gymnax, reference_scores
 from ersac.sweeps.catalogue import REPORT_SEED, SCALES, TUNING_SEED
 
 GRID_TARGET = 0.05  # MiniGrid pays 0.1 to 1 for the goal and nothing else
@@ -49,14 +50,14 @@ def make_swingup(number: int, seed: int) -> Any:
 class Task(NamedTuple):
     """An environment and its budget."""
 
-    env: Gym | Gymnax
+    env: Environment
     steps: int  # of all environments together
     make: Callable[[int], Any] | None = None  # by seed, where no Gymnasium id names the environment
     package: str | None = None  # that it needs besides those of `env`
 
-    def env_settings(self, seed: int) -> Gym | Gymnax:
+    def env_settings(self, seed: int) -> Environment:
         """The settings of the environment of one seed."""
-        if self.make is None or not self.env.on_host:
+        if self.make is None or not isinstance(self.env, Gym):
             return self.env
         return dataclasses.replace(self.env, make=partial(self.make, seed))
 
@@ -102,6 +103,28 @@ TASKS: dict[str, Task] = {
 DEFAULT_TASKS = tuple(TASKS)
 # The other swing-ups of bsuite's score (analysis/bsuite_score.py); run only where --tasks has them.
 TASKS |= {f"swingup-{n}": swingup_task(f"swingup-{n}", n) for n in range(1, 20)}
+
+
+def atari_steps(frames: int) -> int:
+    """The steps of an agent that acts every fourth frame."""
+    return frames // Atari().frame_skip
+
+
+ATARI_TASKS: dict[str, Task] = {
+    game: Task(Atari(id=game), atari_steps(200_000_000)) for game in reference_scores()
+}
+HARD_EXPLORATION = (  # as Bellemare et al. (2016) classify the games
+    "freeway",
+    "gravitar",
+    "montezuma_revenge",
+    "pitfall",
+    "private_eye",
+    "solaris",
+    "venture",
+)
+# The seven, and three games in which an agent that does not explore learns.
+ATARI_DESK = (*HARD_EXPLORATION, "boxing", "breakout", "pong")
+PAPER_ALPHA = 0.02  # the entropy weight of the paper's actor-critic with replay
 
 
 class LadderAgent(NamedTuple):
@@ -150,6 +173,13 @@ class Ladder(NamedTuple):
     agents: dict[str, LadderAgent]
     first_seed: int
     sizes: dict[str, LadderSize]  # by scale
+    tasks: dict[str, Task] = TASKS
+    other_agents: dict[str, LadderAgent] = {}  # run only where --agents has them  # noqa: RUF012
+    is_atari: bool = False  # scores are reported in units of the human score, as in the paper
+
+    def frames(self, steps: int) -> int:
+        """The frames of an Atari game that so many steps are."""
+        return steps * Atari().frame_skip
 
 
 LADDERS: dict[str, Ladder] = {
@@ -172,6 +202,30 @@ LADDERS: dict[str, Ladder] = {
             "desk": LadderSize(DEFAULT_TASKS, 2),
             "paper": LadderSize(DEFAULT_TASKS, 2),
         },
+    ),
+    "atari57": Ladder(
+        purpose="Atari games: actor-critic with replay, with and without ERSAC's objective",
+        agents={
+            "ersac-replay": LadderAgent("ersac-replay"),
+            "vanilla-replay": LadderAgent("vanilla-replay", alpha=PAPER_ALPHA),
+        },
+        other_agents={
+            "ersac": LadderAgent("ersac"),
+            "vanilla": LadderAgent("vanilla"),
+            **{
+                f"{name}-alpha-{alpha:g}": LadderAgent(name, alpha=alpha)
+                for name in ("vanilla-replay", "vanilla")
+                for alpha in ALPHAS
+            },
+        },
+        first_seed=REPORT_SEED,
+        sizes={
+            "smoke": LadderSize(("freeway", "boxing", "gravitar"), 1, atari_steps(200_000)),
+            "desk": LadderSize(ATARI_DESK, 3, atari_steps(2_000_000)),
+            "paper": LadderSize(tuple(ATARI_TASKS), 5),
+        },
+        tasks=ATARI_TASKS,
+        is_atari=True,
     ),
 }
 
