@@ -175,20 +175,20 @@ def test_a_run_that_failed_counts_as_not_solved(tmp_path):
         solved = None if instance.line == "rollout-5" else 200
         write_run(tmp_path / f"{name}-smoke", instance, solved)
     source = reproduction.Reader(tmp_path).find(name, ("mlp", "table"), ("smoke",))
-    assert (source.ended, source.failed, len(source.wanted)) == (29, 6, 30)
+    assert (source.ended, source.failed, len(source.wanted)) == (14, 3, 15)
     assert source.describe() == (
-        "robustness-rollout-smoke (29 of 30 runs, 6 of them not finite; networks)"
+        "robustness-rollout-smoke (14 of 15 runs, 3 of them not finite; networks)"
     )
     runs = reproduction.solve_runs(source)
-    assert len(runs) == 29
+    assert len(runs) == 14
     assert claims.share_of_lines("rollout-5")(runs).value == 0
     assert claims.share_of_lines("rollout-25")(runs).value == 1
     result, _ = reproduce(tmp_path / "out", "--records", str(tmp_path))
     row = next(row for row in result["claims"] if "A rollout of 5" in row["statement"])
-    assert (row["verdict"], row["measured"]) == (claims.TOO_SMALL, "0 of 6 runs solved")
+    assert (row["verdict"], row["measured"]) == (claims.TOO_SMALL, "0 of 3 runs solved")
     figure = next(f for f in result["figures"] if f["label"] == "f-robustness_rollout")
     assert figure["scale"] == "smoke"
-    assert figure["missing"] == "7 of 30 runs"  # those that failed have no record to draw
+    assert figure["missing"] == "4 of 15 runs"  # those that failed have no record to draw
 
 
 def test_complete_records_are_preferred_then_networks_then_the_smaller_scale(tmp_path):

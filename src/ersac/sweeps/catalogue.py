@@ -118,7 +118,7 @@ BASELINE_SIZES = sizes(
     SweepSize((10,), 2, 2_000), SweepSize((20, 40), 4, 20_000), SweepSize((20, 30, 40), 16, 100_000)
 )
 ROBUSTNESS_SIZES = sizes(
-    SweepSize((10, 15), 3, 3_000),
+    SweepSize((10,), 3, 3_000),
     SweepSize((20, 40), 5, 20_000),
     SweepSize((10, 20, 30, 40, 50), 5, 100_000),
 )
@@ -304,7 +304,7 @@ def replay_sweeps(lines: LineFactory) -> dict[str, Sweep]:
                 ),
             ),
             sizes(
-                SweepSize((5, 10), 2, 1_000),
+                SweepSize((10,), 2, 1_000),
                 SweepSize((20, 40), 5, 4_000),
                 SweepSize((10, 20, 30, 40, 50), 10, 20_000),
             ),
