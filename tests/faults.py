@@ -1984,6 +1984,7 @@ FAULTS = [
         "swap_min_max",
         "test_docs_equations.py",
         "test_a_citation_belongs_to_the_innermost_function",
+    ),
     # Atari: the evaluation protocol and the sweep on a cluster
     Fault(
         "analysis/atari_scores.py",
