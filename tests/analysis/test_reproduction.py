@@ -351,6 +351,8 @@ def test_a_smoke_reproduction_of_some_figures_runs_and_then_takes_seconds(tmp_pa
     chosen = ("f-DeepSea", "f-depth_250", "f-solve_time_v_depth_kimpala")
     monkeypatch.setattr(campaign, "is_missing", lambda package: package == "ale_py")
     monkeypatch.setattr(figures, "FIGURES", {name: figures.FIGURES[name] for name in chosen})
+    listed = {name: FIGURES_OF_PAPER[name] for name in chosen}
+    monkeypatch.setattr(reproduction, "FIGURES_OF_PAPER", listed)
     chosen_claims = [claim for claim in claims.ON_POLICY_CLAIMS if claim.records == ("depth-250",)]
     monkeypatch.setattr(claims, "CLAIMS", {"DeepSea": tuple(chosen_claims)})
     monkeypatch.setitem(checks.SIZES, "smoke", checks.CheckSize(10, 4, 50, (5, 8), 2))
