@@ -26,6 +26,7 @@ NAMES = (
     "growth",
     "sampling",
     "host",
+    "atari",
 )
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "numba", "bsuite", "dm-haiku", "rlax")
 BUSY_LOAD = 0.5  # per core: a higher load at the start gets a warning

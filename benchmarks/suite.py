@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import growth, sampling, workloads
+from benchmarks import atari, growth, sampling, workloads
 from benchmarks.measure import (
     Comparison,
     OnProgress,
@@ -149,6 +149,7 @@ SUITE: dict[str, Callable[[Plan, OnProgress], list[Comparison]]] = {
     "growth": growth.measure_growth,
     "sampling": against_sum_tree,
     "host": against_random_actions,
+    "atari": atari.measure_atari,
 }
 
 TARGETS: dict[str, float] = {  # the least ratio that is promised
@@ -160,4 +161,5 @@ TARGETS: dict[str, float] = {  # the least ratio that is promised
     "growth/depth_250_over_25": 0.9,
     "boot_dqn/depth_20": 30,
     "host/gymnasium_vector": 0.6,
+    "atari/together_over_slower": 0.6,
 }

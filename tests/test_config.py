@@ -193,3 +193,12 @@ def test_a_limit_counts_as_the_memory_and_the_cores_of_the_machine(monkeypatch):
     assert memory_module.memory_bytes() == have // 2
     monkeypatch.setattr(devices, "core_limit", lambda: 1)
     assert devices.visible_cores() == 1
+
+
+def test_a_million_frames_of_replay_take_seven_gigabytes():
+    """Each frame of 84 x 84 bytes once, and those of before and after every rollout."""
+    size = config.EnvSize(0, 84 * 84 * 4, 3, 84 * 84 * 4, 84 * 84 * 4, frames=4)
+    settings = api.make_settings("atari:freeway", "vanilla-replay", rollout=50, capacity=1)
+    need = lambda capacity: config.bytes_needed(config.override(settings, capacity=capacity), size)
+    # Twice: on the device, and on the host while a checkpoint is written.
+    assert 7.0e9 < (need(20_001) - need(1)) / 2 < 8.2e9

@@ -18,7 +18,7 @@ defaults: `ersac train ENV --agent NAME --help-all`, or `ersac.settings(env, age
 those of an agent in an environment. This page is made from the docstrings in `src/ersac/config`.
 """
 GROUPS = {
-    "Environment": (env.DeepSea, env.Gymnax, env.Gym, env.Normalise),
+    "Environment": (env.DeepSea, env.Gymnax, env.Gym, env.Atari, env.Normalise),
     "Run": (run.Run, run.Track, run.Evaluate),
     "Agent": (agent.ActorCritic, agent.BootDQN),
     "Risk": (agent.Seeking, agent.LocalSeeking, agent.Neutral, agent.Optimist),

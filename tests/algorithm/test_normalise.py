@@ -398,3 +398,18 @@ def test_units_of_rewards_and_observations_do_not_matter(float64):
     real = data.obs[:, :-1][data.mask > 0]  # updates have not changed the statistics
     np.testing.assert_allclose(learner.memory.normaliser.mean, real.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(learner.memory.normaliser.variance, real.var(axis=0), rtol=1e-9)
+
+
+def test_clipped_rewards_are_scaled_by_the_largest_clipped_return():
+    """The raw reward of 30 counts as 1, in what is learned from and in the return."""
+    normaliser = normalise.running(Discrete(3), 1, 0.5, False, True, clip_rewards=True)
+    t = Trajectory(*[None] * 7)._replace(
+        obs=jnp.zeros((1, 4), int),
+        reward=jnp.array([[30.0, 30.0, -4.0]]),
+        discount=jnp.ones((1, 3)),
+        mask=jnp.ones((1, 3)),
+    )
+    stats = normaliser.observe(normaliser.init(), t)
+    assert stats.largest_return == 1.5  # 1, then 1 + 1/2, then -1 + 3/4
+    rewards = normaliser.reward(stats, jnp.array([30.0, 0.5, -4.0]))
+    np.testing.assert_allclose(rewards, np.array([1.0, 0.5, -1.0]) / 1.5, rtol=1e-6)

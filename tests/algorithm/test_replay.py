@@ -61,7 +61,7 @@ def test_what_is_drawn_has_the_bits_of_what_was_pushed(kind, shape):
     """However it is stored."""
     rng = np.random.default_rng(0)
     values = {"bits": 2, "bytes": 256, "floats": 10**6}[kind]
-    storage = replay.storage_of(Box(shape, stored_as=kind))
+    storage = replay.rollout_storage(Box(shape, stored_as=kind))
     buffer = replay.prioritised(4, 8, 1, 0.5, 1.0, storage)
     obs = rng.integers(values, size=(6, 2, STEPS + 1, *shape)).astype(np.float32)
     ring = buffer.init(rollout(0)._replace(obs=obs[0, 0]))
@@ -76,6 +76,37 @@ def test_what_is_drawn_has_the_bits_of_what_was_pushed(kind, shape):
     per_step = {"bits": -(-size // 8), "bytes": size, "floats": 4 * size}[kind]
     assert ring.rollouts.obs.nbytes == 4 * (STEPS + 1) * per_step
     assert Box(shape, stored_as=kind).stored_bytes == per_step
+
+
+def stacked_rollouts(rng, shape: tuple[int, ...], frames: int, steps: int, resets: float):
+    """Return observations [T+1, *shape] that stack the newest frames, and the masks [T]."""
+    draw = lambda: rng.integers(256, size=(*shape[:-1], shape[-1] // frames), dtype=np.uint8)
+    windows, masks = [[draw() for _ in range(frames)]], []
+    for _ in range(steps):
+        masks.append(float(rng.random() > resets))
+        newest = draw()
+        windows.append([*windows[-1][1:], newest] if masks[-1] else [newest] * frames)
+    return np.stack([np.concatenate(w, axis=-1) for w in windows]), np.array(masks, np.float32)
+
+
+@pytest.mark.parametrize(("shape", "frames"), [((4, 3, 4), 4), ((3, 2, 6), 2), ((8,), 4)], ids=str)
+@pytest.mark.parametrize("kind", ["bytes", "floats"])
+def test_frames_are_stored_once_and_drawn_as_they_were_stacked(shape, frames, kind):
+    """Whatever steps start an episode, the first and the last included."""
+    rng, steps = np.random.default_rng(0), 6
+    space = Box(shape, is_bytes=kind == "bytes", frames=frames)
+    pairs = [stacked_rollouts(rng, shape, frames, steps, resets=0.3) for _ in range(20)]
+    obs, mask = (np.stack(arrays) for arrays in zip(*pairs, strict=True))
+    obs = obs if kind == "bytes" else obs.astype(np.float32)
+    assert {0.0, 1.0} == set(mask[:, 0]) == set(mask[:, -1])
+    storage = replay.rollout_storage(space)
+    stored = storage.pack(jnp.asarray(obs))
+    single = (*shape[:-1], shape[-1] // frames)
+    assert stored.shape == (20, steps + frames, *single)
+    assert stored.dtype == obs.dtype
+    np.testing.assert_array_equal(storage.unpack(stored, jnp.asarray(mask), obs.dtype), obs)
+    one = storage.unpack(storage.pack(jnp.asarray(obs[0])), jnp.asarray(mask[0]), obs.dtype)
+    np.testing.assert_array_equal(one, obs[0])
 
 
 @jax.jit

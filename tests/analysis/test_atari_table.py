@@ -165,13 +165,16 @@ def test_a_pack_has_the_figures_of_its_directory(smoke, tmp_path, capsys):
     assert atari_table.atari_numbers(plan, curves) == atari_table.atari_numbers(
         plan, atari_table.read_atari(plan, home, pytest.fail)[0]
     )
-    label = "f-atari_human_normalized_median"
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["figure", label, "--records", str(tmp_path), "--json"])
-    assert stop.value.code == exits.OK
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (result["runs"], result["missing"], result["seeds"]) == (6, [], "1000-1000")
-    assert Path(result["picture"]).read_bytes().startswith(b"\x89PNG")
+    label, numbers = "f-atari_human_normalized_median", []
+    for records in (tmp_path, home):  # a directory of packs, and that of the sweep
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["figure", label, "--records", str(records), "--json"])
+        assert stop.value.code == exits.OK
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (result["runs"], result["missing"], result["seeds"]) == (6, [], "1000-1000")
+        assert Path(result["picture"]).read_bytes().startswith(b"\x89PNG")
+        numbers.append(result["numbers"])
+    assert numbers[0] == numbers[1]
 
 
 def test_errors_are_one_line(smoke, tmp_path, capsys):

@@ -384,3 +384,40 @@ def test_a_camera_has_convolutions_and_the_rest_is_normalised_beside_it():
     seen = normaliser.obs(stats, far[0])
     np.testing.assert_array_equal(seen[:, :40], 0.5)
     assert np.abs(seen[:3, 40:]).max() < 2
+
+
+def test_the_convolution_of_xla_is_the_product_of_patches():
+    shape, rng = (40, 44, 3), np.random.default_rng(0)
+    filters = layers.A3C_FILTERS
+    nets = [layers.conv_net(shape, (8,), filters, runs_alone=alone) for alone in (False, True)]
+    params, x = nets[0].init(rng), jnp.asarray(rng.random((2, 3, *shape), np.float32))
+    np.testing.assert_allclose(*(net.apply(params, x) for net in nets), rtol=1e-4, atol=1e-5)
+
+
+def test_the_residual_torso_is_that_of_flax():
+    shape, rng = (37, 40, 4), np.random.default_rng(0)
+    net = layers.image_net(shape, "impala")
+    params, x = net.init(rng), jnp.asarray(rng.random((2, *shape), np.float32))
+
+    def convolution(params, x):
+        variables = {"params": {"kernel": params["w"], "bias": params["b"]}}
+        return nn.Conv(params["w"].shape[-1], (3, 3)).apply(variables, x)
+
+    y = x
+    for first, a, b, c, d in params["sections"]:
+        y = nn.max_pool(convolution(first, y), (3, 3), (2, 2), "SAME")
+        for one, two in ((a, b), (c, d)):
+            y = y + convolution(two, nn.relu(convolution(one, nn.relu(y))))
+    y = nn.relu(y).reshape(2, -1) @ params["top"]["w"]  # biases are zero
+    variables = {"params": {}}
+    y = nn.LayerNorm(use_bias=False, use_scale=False, epsilon=1e-5).apply(variables, y)
+    np.testing.assert_allclose(net.apply(params, x), nn.relu(y), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("size", "width"), [("small", 256), ("nature", 512), ("impala", 256)])
+def test_about_half_of_the_units_of_an_image_torso_are_active(size, width):
+    net, rng = layers.image_net((36, 36, 1), size), np.random.default_rng(0)
+    params, x = net.init(rng), jnp.asarray(rng.random((2, 36, 36, 1), np.float32))
+    features = net.apply(params, x)
+    assert features.shape == (2, width)
+    assert 0.3 < float(jnp.mean(features > 0)) < 0.7

@@ -149,15 +149,16 @@ def actor_critic_loss(
     bonus, bonuses = action_bonuses(parts, sigma2, sigma2_all, tau, t.action)
     weight = parts.risk.weight(sigma2_all, tau)  # [] or [T+1, A]
 
-    # Policy and critic. Advantages are divided by the entropy weight (logits are K / tau) or by
-    # their own spread, so the gradient of the critic into shared layers is divided by its square.
+    # Policy and critic. Advantages are divided by the entropy weight (logits are K / tau), so the
+    # gradient of the critic into shared layers is divided by its square.
     logits = head_logits(parts, params, t.obs, features, allowed)  # [T+1, A]
     logits = layers.scale_gradient(logits, jnp.append(damping["policy"], 0.0)[:, None])
-    advantage_scale = stop_gradient(mean_weight(weight, t.mask))
+    weight_scale = stop_gradient(mean_weight(weight, t.mask))
+    critic_scale = settings.value_weight / jnp.square(weight_scale)
     if settings.normalise_advantages:
+        # Or by their own spread, and the critic's gradient once: values are many times as large.
         spread = settings.spread_share * jnp.sqrt(running.advantage_square)
-        advantage_scale = jnp.maximum(advantage_scale, spread)
-    critic_scale = settings.value_weight / jnp.square(advantage_scale)
+        critic_scale = settings.value_weight / jnp.maximum(weight_scale, spread)
     critic_features = layers.scale_gradient(features, critic_scale)
     predicted = parts.value.apply(dense["value"], rows["value"], t.obs, critic_features)  # [T+1, n]
     log_pi = action_dist.log_pi(logits)  # [T+1, A]

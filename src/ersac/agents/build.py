@@ -53,6 +53,7 @@ MIN_TAU_SCALE = 1e-3  # lower bound of a learned ratio of tau(s, a) to sigma(s, 
 # Factor of the prior's scale on images. Heads trained by Adam change by as much as its learning
 # rate whatever the size of the bonus, so the bonus has to be larger than that.
 IMAGE_PRIOR = 10.0
+IMAGE_HEAD_GAIN = 5.0  # so that Adam's step is about a twentieth of that prior
 # Random features of a prior network: the priors of two states correlate by about PRIOR_WIDTH^-1/2.
 PRIOR_WIDTH = 256
 
@@ -82,7 +83,7 @@ def make_buffer(
                 prioritised.updates,
                 prioritised.offline_fraction,
                 prioritised.priority_exponent,
-                replay.storage_of(observations),
+                replay.rollout_storage(observations),
             )
         case config.ActorCritic(buffer=config.OnPolicy(passes, minibatch)):
             return replay.on_policy(passes, envs, minibatch)
@@ -255,7 +256,7 @@ class Networks(NamedTuple):
     # heads are, and Adam trains the rest.
     per_visit: bool
     is_table: bool = False  # every observation has its own rows in all heads
-    is_image: bool = False  # the members of an ensemble are linear in random features of images
+    is_image: bool = False  # the members of an ensemble are linear in the pixels of small images
 
 
 def make_networks(settings: config.ActorCritic, observations: Space) -> Networks:
@@ -421,9 +422,10 @@ def make_ensemble(
     on_features = networks.is_image and not shared
     if on_features:
         assert isinstance(spec.observations, Box)
-        shape, n = spec.observations.shape, images.count_features(spec.observations.shape)
-        head = heads.scaled_head(n, outputs)
-        prior = images.linear_in_features(n, outputs, settings.prior_scale * IMAGE_PRIOR)
+        shape, frames = spec.observations.shape, spec.observations.frames
+        n = math.prod(images.small_shape(shape, frames))
+        head = heads.scaled_head(n, outputs, IMAGE_HEAD_GAIN)
+        prior = images.linear_prior(n, outputs, settings.prior_scale * IMAGE_PRIOR)
     ensemble = reward_ensemble(
         head=head,
         prior=prior,
@@ -436,7 +438,7 @@ def make_ensemble(
     )
     if not on_features:
         return ensemble
-    return images.on_random_features(ensemble, shape, shape[-1] // spec.observations.frames)
+    return images.on_small_images(ensemble, shape, frames)
 
 
 def make_optimisers(

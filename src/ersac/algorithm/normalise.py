@@ -13,12 +13,15 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac.envs.base import Box, Space
+from ersac.nets.layers import is_large_image
 from ersac.types import Array, Trajectory, Tree
 
 CLIP = 10.0  # normalised observations are clipped to this (before the common scale)
 # An entry of an observation has varied if the square of its half range is above this share of its
 # squared mean: below it the range may be rounding.
 VARIED = 1e-10
+# Added to the variance of a pixel: a share of the mean variance of all, and about that of rounding.
+PIXEL_SHARE, PIXEL_VARIANCE = 1e-2, 1e-5
 MAX_COUNT = 1e6  # the longest memory of a running mean: single precision averages no further
 
 
@@ -86,7 +89,8 @@ def running(
     never varied is divided by the mean half range of the others, so that its first change is
     visible. A common factor then brings the mean square over all entries to 1.
 
-    Images of bytes are divided by 255.
+    Images of bytes are divided by 255. Large ones are also centred and divided by the standard
+    deviation, for each pixel of a frame: in a game little moves before a bright background.
 
     Rewards (with `scale_rewards`) are divided by the largest absolute discounted return if that is
     above 1. They are never scaled up: before a goal is found there may be nothing but small costs,
@@ -95,6 +99,10 @@ def running(
     vectors = normalise and isinstance(observations, Box) and len(observations.shape) < 3
     shape = observations.shape if vectors and isinstance(observations, Box) else ()
     is_bytes = isinstance(observations, Box) and observations.is_bytes
+    whitens = normalise and is_large_image(observations)
+    if whitens:
+        assert isinstance(observations, Box)
+        shape = (*observations.shape[:-1], observations.shape[-1] // observations.frames)
 
     def init() -> RunningStats:
         zeros = lambda *shape: np.zeros(shape, np.float32)
@@ -114,7 +122,8 @@ def running(
 
     def obs(stats: RunningStats, obs: Array) -> Array:
         if is_bytes:
-            return obs.astype(stats.mean.dtype) / 255
+            pixels = obs.astype(stats.mean.dtype) / 255
+            return _whiten(stats, pixels) if whitens else pixels
         if not vectors:
             return obs
         half_range, factor = _obs_scales(stats)
@@ -131,6 +140,9 @@ def running(
     def observe(stats: RunningStats, t: Trajectory) -> RunningStats:
         if vectors:
             stats = _update_moments(stats, t.obs[:, :-1].reshape(-1, *shape), t.mask.reshape(-1))
+        if whitens:
+            newest = t.obs[:, :-1, ..., -shape[-1] :].astype(stats.mean.dtype) / 255
+            stats = _update_moments(stats, newest.reshape(-1, *shape), t.mask.reshape(-1))
         if scale_rewards:
             stats = _update_returns(stats, t)
         return _update_lengths(stats, t)
@@ -154,6 +166,15 @@ def running(
         return jnp.where(rest > 0, (1 - gamma**steps) / jnp.where(rest > 0, rest, 1.0), steps)
 
     return Normaliser(init=init, obs=obs, reward=reward, observe=observe, lost_steps=lost_steps)
+
+
+def _whiten(stats: RunningStats, pixels: Array) -> Array:
+    """Return images [..., height, width, n] with each pixel of their frames whitened."""
+    floor = PIXEL_SHARE * jnp.mean(stats.variance) + PIXEL_VARIANCE
+    frames = pixels.shape[-1] // stats.mean.shape[-1]
+    expand = lambda x: jnp.broadcast_to(jnp.tile(x, frames), pixels.shape)
+    centred = pixels - expand(stats.mean)
+    return jnp.clip(centred * expand(jax.lax.rsqrt(stats.variance + floor)), -CLIP, CLIP)
 
 
 def _obs_scales(stats: RunningStats) -> tuple[Array, Array]:

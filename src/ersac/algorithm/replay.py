@@ -2,7 +2,7 @@
 
 The replay stores whole rollouts with their behaviour log-probabilities and their stored noise, so
 that no draw crosses the point at which the ring is being overwritten. Observations that are bits or
-bytes are stored as such, and are the floats that they were when they are drawn.
+bytes are stored as such, stacked frames once each; drawn, they are what they were.
 """
 
 import math
@@ -77,7 +77,8 @@ def as_given() -> Storage:
 def as_bytes() -> Storage:
     """Store whole numbers from 0 to 255 in a byte each."""
     return Storage(
-        pack=lambda obs: obs.astype(jnp.uint8), unpack=lambda stored, dtype: stored.astype(dtype)
+        pack=lambda obs: obs.astype(jnp.uint8),
+        unpack=lambda stored, dtype: stored.astype(dtype),
     )
 
 
@@ -106,6 +107,60 @@ def storage_of(observations: Space | None) -> Storage:
     return as_given()
 
 
+class RolloutStorage(NamedTuple):
+    """How a replay stores the observations of rollouts."""
+
+    # observations [..., T+1, *shape] -> what is stored
+    pack: Callable[[Array], Array]
+    # what is stored, masks of the steps [..., T], dtype -> the same observations
+    unpack: Callable[[Array, Array, Any], Array]
+
+
+def rollout_storage(observations: Space | None) -> RolloutStorage:
+    """Return the smallest storage of rollouts: frames that observations stack are stored once."""
+    if isinstance(observations, Box) and observations.frames > 1:
+        return as_frames(observations)
+    storage = storage_of(observations)
+    return RolloutStorage(storage.pack, lambda stored, mask, dtype: storage.unpack(stored, dtype))
+
+
+def as_frames(observations: Box) -> RolloutStorage:
+    """Store T + frames single frames of T + 1 observations, each of which stacks that many.
+
+    An episode begins, with copies of its first frame, on a fake step, the only one with mask 0.
+    """
+    *sides, channels = observations.shape
+    frames, n_axes = observations.frames, len(observations.shape)
+    depth = channels // frames
+    single = storage_of(observations._replace(shape=(*sides, depth)))
+
+    def pack(obs: Array) -> Array:
+        """Store the older frames of the first observation, then the newest of each."""
+        axis = obs.ndim - n_axes - 1  # of time
+        split = obs.reshape(*obs.shape[:-1], frames, depth)
+        first = jnp.moveaxis(jax.lax.index_in_dim(split, 0, axis, keepdims=False), -2, axis)
+        older = jax.lax.slice_in_dim(first, 0, frames - 1, axis=axis)
+        return single.pack(jnp.concatenate([older, split[..., -1, :]], axis=axis))
+
+    def unpack(stored: Array, mask: Array, dtype: Any) -> Array:
+        stack = lambda stored, mask: stack_frames(stored, mask, frames)
+        for _ in mask.shape[:-1]:
+            stack = jax.vmap(stack)
+        stacked = jnp.moveaxis(stack(single.unpack(stored, dtype), mask), mask.ndim, -2)
+        return stacked.reshape(*stacked.shape[:-2], channels)
+
+    return RolloutStorage(pack, unpack)
+
+
+def stack_frames(stored: Array, mask: Array, frames: int) -> Array:
+    """Return the stacks [T+1, frames, ...] of stored frames [T + frames, ...]."""
+    time = jnp.arange(len(mask) + 1)
+    is_start = jnp.append(False, mask == 0)  # of each observation: whether it begins an episode
+    start = jax.lax.cummax(jnp.where(is_start, time, 1 - frames))
+    index = jnp.add.outer(time, jnp.arange(frames))
+    return stored[jnp.maximum(index, jnp.broadcast_to(start[:, None] + frames - 1, index.shape))]
+
+
 class RingState(NamedTuple):
     """The last `capacity` rollouts and their priorities."""
 
@@ -120,7 +175,7 @@ def prioritised(
     updates: int,
     offline_fraction: float | Array,
     exponent: float | Array,
-    storage: Storage | None = None,
+    storage: RolloutStorage | None = None,
 ) -> Buffer:
     """Return a ring of whole rollouts with prioritised replay (Schaul et al. 2015).
 
@@ -129,7 +184,7 @@ def prioritised(
 
     storage: of observations; None: as they are.
     """
-    pack, unpack = storage or as_given()
+    pack, unpack = storage or rollout_storage(None)
 
     def init(example: Trajectory) -> RingState:
         example = example._replace(obs=jax.eval_shape(pack, example.obs))
@@ -163,7 +218,7 @@ def prioritised(
             is_newest(offline_fraction, number), (ring.pushed - 1 - turn) % capacity, drawn
         )
         batch_rollouts = jax.tree.map(lambda x: x[slots], ring.rollouts)
-        obs = unpack(batch_rollouts.obs, newest.obs.dtype)
+        obs = unpack(batch_rollouts.obs, batch_rollouts.mask, newest.obs.dtype)
         return batch_rollouts._replace(obs=obs), slots
 
     def set_priorities(ring: RingState, slots: Array, priority: Array) -> RingState:

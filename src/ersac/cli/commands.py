@@ -516,13 +516,15 @@ def atari_figure_command(options: FigureOptions, engine: Any) -> int:
     All runs of the paper's scale are thousands of machine hours.
     """
     from ersac.analysis import atari_figures, pack
-    from ersac.sweeps import ladder
+    from ersac.sweeps import ladder, runner
 
     if options.network == "table":
         raise SettingsError("--network table is for integer observations, not for Atari")
     plan = ladder.plan_ladder("atari57", options.scale)
     records = options.records or Path("runs/sweeps")
     packed, home = pack.find_pack(records, plan.title), records / plan.title
+    if (records / runner.SWEEP).is_file():  # the sweep itself
+        home = records
     if packed is None and (options.records is None or options.run):
         require_available(plan)
         run_cells(plan, home, engine, options.output)

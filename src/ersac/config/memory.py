@@ -26,6 +26,7 @@ class EnvSize:
     n_actions: int
     numbers: int = 1  # in an observation
     stored_bytes: int = 4  # of an observation in a replay
+    frames: int = 1  # that an observation stacks, stored once each in a replay of rollouts
 
 
 class FloatCounts(NamedTuple):
@@ -82,8 +83,8 @@ def count_actor_critic(agent: ActorCritic, size: EnvSize) -> FloatCounts:
     observation = -(-size.observation_bytes // 4)
     replay = update = 0
     if isinstance(buffer, Replay):
-        stored = -(-size.stored_bytes // 4)
-        rollout = stored + agent.rollout * (5 + stored + members)
+        frame = -(-size.stored_bytes // (4 * size.frames))
+        rollout = frame * (agent.rollout + size.frames) + agent.rollout * (5 + members)
         replay = buffer.capacity * (rollout + 1)  # with its priority
         update = buffer.batch * agent.rollout * 8 * sum(hidden)
     return FloatCounts(per_state, layers, replay, update, members + 7 + observation, members)

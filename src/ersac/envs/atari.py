@@ -136,14 +136,16 @@ def vector_games(settings: config.Atari) -> Games:
     age = np.zeros(settings.envs, int)  # observations of the current episodes before the newest
 
     def reset(seeds: np.ndarray) -> GameSteps:
-        obs, info = env.reset(seed=seeds)
+        first: Any = env.reset(seed=seeds)
+        obs, info = first
         age[:] = 0
         zeros = np.zeros(settings.envs, bool)
         return GameSteps(fill_stacks(obs, age), zeros, zeros, zeros, info["lives"])
 
     def step(actions: np.ndarray, starts: np.ndarray) -> GameSteps:
         """Step; the emulator itself starts an episode on the step after the last one."""
-        obs, reward, terminated, truncated, info = env.step(actions)
+        stepped: Any = env.step(actions)
+        obs, reward, terminated, truncated, info = stepped
         age[:] = np.where(starts, 0, age + 1)
         return GameSteps(fill_stacks(obs, age), reward, terminated, truncated, info["lives"])
 
@@ -178,7 +180,9 @@ class Emulator:
 
     def _load(self) -> None:
         self.ale.setInt("random_seed", self.seed)
-        self.ale.loadROM(ale_py.roms.get_rom_path(self.settings.id))
+        path = ale_py.roms.get_rom_path(self.settings.id)
+        assert path is not None  # the package has all 57
+        self.ale.loadROM(path)
 
     def reset(self, seed: int | None = None) -> np.ndarray:
         """Start an episode; return its first frame [84, 84]."""
@@ -215,8 +219,9 @@ class Emulator:
 
     def _merge(self) -> np.ndarray:
         """The maximum of both screens in the size of an observation: the mean of every area."""
-        np.maximum(*self.screens, out=self.screens[0])
-        return cv2.resize(self.screens[0], (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+        newest, before = self.screens
+        np.maximum(newest, before, out=newest)
+        return cv2.resize(newest, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
 
     def serialise(self) -> np.ndarray:
         """The state of the emulator with that of its random numbers, padded to STATE_BYTES."""

@@ -30,7 +30,7 @@ from ersac.agents.base import Agent, Metrics
 from ersac.agents.build import make_agent, make_buffer
 from ersac.algorithm.replay import Buffer
 from ersac.config.run import CHUNK_SECONDS
-from ersac.envs.base import Env, HostEnv, HostStep, Spec, spec_of
+from ersac.envs.base import Box, Env, HostEnv, HostStep, Spec, spec_of
 from ersac.envs.make import make_host_env
 from ersac.loops import devices, guard
 from ersac.loops.base import (
@@ -469,7 +469,9 @@ def size_of(spec: Spec) -> config.EnvSize:
     bytes_per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
     numbers = getattr(spec.observations, "size", 1)
     stored = getattr(spec.observations, "stored_bytes", 4)
-    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers, stored)
+    # Packed observations are stored with all of their frames.
+    frames = spec.observations.frames if isinstance(spec.observations, Box) else 1
+    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers, stored, frames)
 
 
 def init_carry(settings: config.Experiment, spec: Spec, seed: int) -> HostCarry:

@@ -120,14 +120,14 @@ def linear_head(width: int, n_out: int, gain: float) -> Head:
     )
 
 
-def scaled_head(width: int, n_out: int) -> Head:
-    """Return a linear head on many features, zero at first, divided by the root of their number.
+def scaled_head(width: int, n_out: int, gain: float) -> Head:
+    """Return a linear head without biases, zero at first, whose outputs are scaled by its width.
 
-    So a step of Adam changes its outputs by as much as that of a few features would.
+    A step of Adam then changes them by about gain times sqrt(width) learning rates.
     """
     return Head(
         init=lambda rng: Params(np.zeros((width, n_out), np.float32), {}),
-        apply=lambda dense, rows, obs, features: features @ dense / width**0.5,
+        apply=lambda dense, rows, obs, features: features @ dense * (gain / width**0.5),
         rows={},
     )
 

@@ -94,6 +94,7 @@ def conv_net(
     hidden: Sequence[int],
     filters: Sequence[Filters] | None = None,
     runs_alone: bool = False,
+    standardise: bool = False,
 ) -> Net:
     """Return a ReLU network on images [..., height, width, channels].
 
@@ -101,6 +102,8 @@ def conv_net(
 
     filters: of the convolutions; None: of a size that fits the image.
     runs_alone: no other seed is vmapped with this one, so that XLA's convolution can be used.
+    standardise: give the inputs of each ReLU of the dense layers mean 0 and variance 1, without
+        which most units of a torso that heads share were soon zero everywhere.
     """
     filters = choose_filters(min(shape[:2])) if filters is None else filters
     height, width, channels = shape
@@ -129,7 +132,8 @@ def conv_net(
             x = jax.nn.relu(add_bias(x, conv_params["b"]))
         x = x.reshape(*batch_shape(obs, shape), -1)
         for layer, layer_params in zip(layers, params["layers"], strict=True):
-            x = jax.nn.relu(layer.apply(layer_params, x))
+            x = layer.apply(layer_params, x)
+            x = jax.nn.relu(jax.nn.standardize(x, axis=-1) if standardise else x)
         return x
 
     return Net(init, apply)
@@ -178,7 +182,7 @@ def residual_net(shape: tuple[int, ...], width: int) -> Net:
             for one, two in zip(blocks[::2], blocks[1::2], strict=True):
                 x = x + conv(two, jax.nn.relu(conv(one, jax.nn.relu(x))))
         x = jax.nn.relu(x).reshape(*batch_shape(obs, shape), -1)
-        return jax.nn.relu(top.apply(params["top"], x))
+        return jax.nn.relu(jax.nn.standardize(top.apply(params["top"], x), axis=-1))
 
     return Net(init, apply)
 
@@ -202,9 +206,9 @@ def image_net(shape: tuple[int, ...], size: str) -> Net:
     """Return a torso of images by the value of --image-torso."""
     match size:
         case "small":
-            return conv_net(shape, (256,), A3C_FILTERS, runs_alone=True)
+            return conv_net(shape, (256,), A3C_FILTERS, runs_alone=True, standardise=True)
         case "nature":
-            return conv_net(shape, (512,), FILTERS, runs_alone=True)
+            return conv_net(shape, (512,), FILTERS, runs_alone=True, standardise=True)
     return residual_net(shape, 256)
 
 

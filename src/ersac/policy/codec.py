@@ -81,7 +81,7 @@ def pure_codec(spec: Spec) -> SpaceCodec:
     return SpaceCodec(spec, spaces, encode, decode, lambda obs: array_batch_size(obs, shape))
 
 
-def gym_codec(env: config.Gym, spaces: dict[str, Any]) -> SpaceCodec:
+def gym_codec(env: config.Gym | config.Atari, spaces: dict[str, Any]) -> SpaceCodec:
     """The codec of a Gymnasium environment, from its spaces as JSON data."""
     from ersac.envs.gym.spaces import (
         MASK_KEY,

@@ -62,7 +62,7 @@ def check_video(env: config.Environment, path: Path | None) -> None:
     require_env_factory(env)
 
 
-def require_env_factory(env: config.Gym) -> None:
+def require_env_factory(env: config.Gym | config.Atari) -> None:
     """SettingsError where the environment's factory is a Python function, stored as its text."""
     if config.is_text_only(env.make):
         raise SettingsError(
@@ -71,8 +71,12 @@ def require_env_factory(env: config.Gym) -> None:
         )
 
 
-def make_single_env(env: config.Gym, **options: Any) -> Any:
+def make_single_env(env: config.Gym | config.Atari, **options: Any) -> Any:
     """One Gymnasium environment; `options` are passed on if its factory accepts them."""
+    if isinstance(env, config.Atari):
+        from ersac.envs.atari_gym import AtariGame
+
+        return AtariGame(env, **options)
     from ersac.envs.gym.make import factory_of
 
     require_env_factory(env)

@@ -1,46 +1,52 @@
-"""Ensembles on images: members and priors are linear in fixed random features.
+"""Ensembles on images: members and priors are linear in the whitened pixels of a small image.
 
-What matters in a game may be a few of its pixels. So the features are local, those of one random
-convolution of the newest frame, and each is divided by its own standard deviation (as the images of
-Burda et al. 2018 are): a sprite where none has been is then as large as all the rest. Members and
-priors read the same features, so the members can agree exactly wherever they were trained.
+What matters in a game may be a few of its pixels. So the newest frame is reduced to about 21 pixels
+a side, and each pixel is centred and divided by its own standard deviation (as the whole images of
+Burda et al. 2018 are): a sprite where none has been stands out from a moving background. Members
+and priors read the same pixels, so members can agree exactly wherever they were trained.
 """
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.lax import stop_gradient
+from jax.lax import rsqrt, stop_gradient
 
-from ersac.nets.layers import Filters, Net, add_bias, convolve, normal
+from ersac.nets.layers import Net, batch_shape, normal
 from ersac.types import Array, Params, Rng, Trajectory, Tree
 from ersac.uncertainty.base import Uncertainty
 
-FILTERS = Filters(16, 8, 4)
-CLIP = 5.0  # standard deviations
-VARIANCE_SHARE = 0.01  # of the mean variance of all features, added to that of each
+SIDE = 21  # pixels of the small image, at least
+CLIP = 20.0  # standard deviations
+VARIANCE_SHARE = 1e-3  # of the mean variance of all pixels, added to that of each
 MAX_STEPS = 1e5  # the memory of the statistics
 
 
-class FeatureMemory(NamedTuple):
-    """The fixed filters, the statistics of the features, and the estimator's own memory."""
+class PixelMemory(NamedTuple):
+    """The statistics of the small images, and the estimator's own memory."""
 
-    filters: Tree  # [side, side, channels, n]
-    bias: Tree  # [n]
     steps: Tree  # []   steps that the statistics are over, at most MAX_STEPS
     mean: Tree  # [F]
-    square: Tree  # [F]  mean square
+    variance: Tree  # [F]
     inner: Tree
 
 
-def count_features(shape: tuple[int, ...]) -> int:
-    """Return the number of random features of an image."""
-    height, width = (FILTERS.output_size(pixels) for pixels in shape[:2])
-    return height * width * FILTERS.channels
+def small_shape(shape: tuple[int, ...], frames: int) -> tuple[int, int, int]:
+    """Return the shape of the small image of observations that stack so many frames."""
+    factor = max(1, min(shape[:2]) // SIDE)
+    return shape[0] // factor, shape[1] // factor, shape[2] // frames
 
 
-def linear_in_features(n_features: int, n_out: int, scale: float) -> Net:
+def shrink_image(obs: Array, small: tuple[int, int, int]) -> Array:
+    """Return the mean pixels [..., F] of the newest frame of images [..., height, width, n]."""
+    height, width, channels = small
+    factor = obs.shape[-3] // height
+    x = obs[..., : height * factor, : width * factor, -channels:]
+    x = x.reshape(*obs.shape[:-3], height, factor, width, factor, channels)
+    return jnp.mean(x, axis=(-4, -2)).reshape(*obs.shape[:-3], -1)
+
+
+def linear_prior(n_features: int, n_out: int, scale: float) -> Net:
     """Return a fixed linear function of features [..., F] with standard deviation `scale`."""
     return Net(
         init=lambda rng: normal(rng, (n_features, n_out), scale / n_features**0.5),
@@ -48,54 +54,46 @@ def linear_in_features(n_features: int, n_out: int, scale: float) -> Net:
     )
 
 
-def on_random_features(inner: Uncertainty, shape: tuple[int, ...], channels: int) -> Uncertainty:
-    """Return an estimator on images [..., *shape], given one on their features [..., F].
+def on_small_images(inner: Uncertainty, shape: tuple[int, ...], frames: int) -> Uncertainty:
+    """Return an estimator on images [..., *shape], given one on whitened pixels [..., F].
 
-    The inner estimator receives the features both as observations and as the torso's features.
-
-    channels: of the newest frame, which are the last.
+    The inner estimator receives them both as observations and as the torso's features.
     """
+    small = small_shape(shape, frames)
 
     def init(rng: Rng) -> tuple[Params, Tree]:
-        n, size = FILTERS.channels, count_features(shape)
-        filters = normal(rng, (FILTERS.side, FILTERS.side, channels, n), 1.0)
-        filters = filters - filters.mean(axis=(0, 1), keepdims=True)  # no brightness, only shapes
         params, memory = inner.init(rng)
-        zeros, start = np.zeros(size, np.float32), np.zeros((), np.float32)
-        bias = normal(rng, (n,), 0.1)
-        return params, FeatureMemory(filters, bias, start, zeros, zeros, memory)
+        zeros = np.zeros(int(np.prod(small)), np.float32)
+        return params, PixelMemory(np.zeros((), np.float32), zeros, zeros, memory)
 
-    def features(memory: FeatureMemory, obs: Array) -> Array:
-        leading = obs.shape[: obs.ndim - len(shape)]
-        x = obs[..., -channels:].reshape(-1, *shape[:2], channels)
-        x = jax.nn.relu(add_bias(convolve(x, memory.filters, FILTERS.stride), memory.bias))
-        return x.reshape(*leading, -1)
-
-    def whitened(memory: FeatureMemory, obs: Array) -> Array:
-        variance = memory.square - jnp.square(memory.mean)
-        variance = jnp.maximum(variance, 0.0) + VARIANCE_SHARE * jnp.mean(variance) + 1e-8
-        x, expand = features(memory, obs), lambda y: jnp.broadcast_to(y, (*obs.shape[:-3], y.size))
-        x = (x - expand(memory.mean)) * expand(jax.lax.rsqrt(variance))
+    def whiten(memory: PixelMemory, obs: Array) -> Array:
+        floor = VARIANCE_SHARE * jnp.mean(memory.variance) + 1e-12
+        expand = lambda y: jnp.broadcast_to(y, (*batch_shape(obs, shape), y.size))
+        x = shrink_image(obs, small) - expand(memory.mean)
+        x = x * expand(rsqrt(memory.variance + floor))
         return stop_gradient(jnp.clip(x, -CLIP, CLIP))
 
-    def sigma2(params: Params, memory: Tree, obs: Array, torso: Array, action: Array) -> Array:
-        x = whitened(memory, obs)
+    def sigma2(params: Params, memory: Tree, obs: Array, features: Array, action: Array) -> Array:
+        x = whiten(memory, obs)
         return inner.sigma2(params, memory.inner, x, x, action)
 
-    def loss(params: Params, memory: Tree, obs: Array, torso: Array, t: Trajectory) -> Array:
-        x = whitened(memory, obs)
+    def loss(params: Params, memory: Tree, obs: Array, features: Array, t: Trajectory) -> Array:
+        x = whiten(memory, obs)
         return inner.loss(params, memory.inner, x, x, t)
 
     def observe(memory: Tree, t: Trajectory) -> Tree:
-        x = features(memory, t.obs[:, :-1])  # [N, T, F]
-        new = jnp.asarray(float(x.shape[0] * x.shape[1]))
+        x = shrink_image(t.obs[:, :-1], small)  # [N, T, F]
+        new, over = float(x.shape[0] * x.shape[1]), (0, 1)
         share = new / (memory.steps + new)
-        blend = lambda old, x: (1 - share) * old + share * jnp.mean(x, axis=(0, 1))
-        return memory._replace(
+        mean, variance = jnp.mean(x, axis=over), jnp.var(x, axis=over)
+        shift = mean - memory.mean
+        return PixelMemory(
             steps=jnp.minimum(memory.steps + new, MAX_STEPS),
-            mean=blend(memory.mean, x),
-            square=blend(memory.square, jnp.square(x)),
-            inner=inner.observe(memory.inner, t),
+            mean=memory.mean + share * shift,
+            variance=(1 - share) * memory.variance
+            + share * variance
+            + share * (1 - share) * jnp.square(shift),
+            inner=inner.observe(memory.inner, t._replace(obs=x)),
         )
 
     return inner._replace(init=init, sigma2=sigma2, loss=loss, observe=observe)

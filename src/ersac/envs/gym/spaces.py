@@ -247,7 +247,8 @@ def frame_stack(single: Space, frames: int, name: str) -> FrameStack:
 
     if isinstance(single, PackedSpace):
         return FrameStack(single._replace(frames=frames), reset, push)
-    return FrameStack(single._replace(shape=(*others, depth * frames)), reset, push)
+    space = single._replace(shape=(*others, depth * frames), frames=frames)
+    return FrameStack(space, reset, push)
 
 
 def batch_of_one(space: gymnasium.Space, observation: Any) -> Any:
