@@ -11,28 +11,28 @@ FAULTS = [
         "algorithm/test_gradient.py",
         "test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "payoff",
         "drop_stop_gradient",
         "algorithm/test_risk.py",
         "test_the_advantage_is_not_differentiated",
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "optimistic_reward",
         "flip_sign",
         "algorithm/test_gradient.py",
         "test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "entropy",
         "flip_sign",
         "algorithm/test_risk.py",
         "test_entropy_is_positive_and_in_nats",
-    ),,
+    ),
     Fault(
         "algorithm/risk.py",
         "risk_seeking",
@@ -41,7 +41,7 @@ FAULTS = [
         "test_gradient_of_tau_is_that_of_the_paper",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/risk.py",
         "simple_optimism",
@@ -49,14 +49,14 @@ FAULTS = [
         "algorithm/test_risk.py",
         "test_bonuses",
         near="sqrt",
-    ),,
+    ),
     Fault(
         "algorithm/risk.py",
         "frozen",
         "drop_stop_gradient",
         "algorithm/test_risk.py",
         "test_tau_has_no_gradient_unless_risk_seeking",
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "vtrace_errors",
@@ -64,7 +64,7 @@ FAULTS = [
         "algorithm/test_returns.py",
         "test_vtrace_equals_its_definition",
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "vtrace_errors",
@@ -72,7 +72,7 @@ FAULTS = [
         "algorithm/test_returns.py",
         "test_vtrace_equals_its_definition",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "vtrace_targets",
@@ -80,7 +80,7 @@ FAULTS = [
         "algorithm/test_returns.py",
         "test_targets_agree_with_rlax",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "vtrace_targets",
@@ -89,7 +89,7 @@ FAULTS = [
         "test_action_value_contains_the_entropy_of_later_steps_only",
         old="reward + discount * following",
         new="reward + entropy_bonus + discount * following",
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "retrace_errors",
@@ -97,7 +97,7 @@ FAULTS = [
         "algorithm/test_returns.py",
         "test_retrace_equals_its_definition",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/returns.py",
         "retrace_errors",
@@ -106,7 +106,7 @@ FAULTS = [
         "test_retrace_equals_its_definition",
         old="A + B * C[1:] - D",
         new="rho * (A + B * C[1:] - D)",
-    ),,
+    ),
     # networks and tables
     Fault(
         "nets/tables.py",
@@ -114,7 +114,7 @@ FAULTS = [
         "drop_power",
         "nets/test_tables.py",
         "test_momentum_does_not_move_rows_between_updates",
-    ),,
+    ),
     Fault(
         "nets/tables.py",
         "per_visit.step",
@@ -122,7 +122,7 @@ FAULTS = [
         "nets/test_tables.py",
         "test_one_visit_corrects_the_share_rate_of_an_error",
         index=1,
-    ),,
+    ),
     Fault(
         "nets/tables.py",
         "sum_duplicates",
@@ -130,7 +130,7 @@ FAULTS = [
         "nets/test_tables.py",
         "test_without_momentum_sparse_updates_equal_dense_updates",
         index=2,
-    ),,
+    ),
     Fault(
         "nets/tables.py",
         "make_store.update",
@@ -138,7 +138,7 @@ FAULTS = [
         "nets/test_tables.py",
         "test_without_momentum_sparse_updates_equal_dense_updates",
         index=1,
-    ),,
+    ),
     Fault(
         "nets/layers.py",
         "scale_gradient",
@@ -146,7 +146,7 @@ FAULTS = [
         "nets/test_nets.py",
         "test_a_scaled_gradient_leaves_the_value_as_it_is",
         side="left",
-    ),,
+    ),
     Fault(
         "nets/layers.py",
         "mlp",
@@ -154,7 +154,7 @@ FAULTS = [
         "nets/test_nets.py",
         "test_features_of_opposite_observations_are_independent",
         near="linear",
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "",
@@ -163,7 +163,7 @@ FAULTS = [
         "test_a_random_network_has_the_same_scale_everywhere",
         near="CONSTANT_FEATURE",
         new="1e-20",
-    ),,
+    ),
     Fault(
         "nets/layers.py",
         "",
@@ -172,7 +172,7 @@ FAULTS = [
         "test_filters_fit_into_images_of_any_size",
         near="SMALL_IMAGE",
         new="24",
-    ),,
+    ),
     Fault(
         "nets/layers.py",
         "patches",
@@ -180,21 +180,21 @@ FAULTS = [
         "nets/test_nets.py",
         "test_patches_times_filters_are_a_convolution",
         index=1,
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "mirrored_mlp.init",
         "flip_sign",
         "nets/test_nets.py",
         "test_outputs_of_a_mirrored_network_are_zero_at_first",
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "mirrored_mlp",
         "drop_factor",
         "nets/test_nets.py",
         "test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share",
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "mirrored_mlp",
@@ -203,7 +203,7 @@ FAULTS = [
         "test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "nets/layers.py",
         "on_sphere",
@@ -212,7 +212,7 @@ FAULTS = [
         "test_on_sphere_normalises_and_preserves_length_as_an_angle",
         old="jnp.ones_like",
         new="jnp.zeros_like",
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "mirrored_mlp.apply",
@@ -221,7 +221,7 @@ FAULTS = [
         "test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share",
         index=4,
         side="left",
-    ),,
+    ),
     Fault(
         "nets/heads.py",
         "mirrored_mlp.apply",
@@ -230,14 +230,14 @@ FAULTS = [
         "test_the_tangent_kernel_of_a_mirrored_network_is_one_and_the_first_layer_has_its_share",
         index=7,
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "categorical",
         "drop_term",
         "agents/test_actor_critic.py",
         "test_actions_have_the_frequencies_of_log_mu",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "tanh_normal.to_env",
@@ -245,7 +245,7 @@ FAULTS = [
         "algorithm/test_action_dist.py",
         "test_draws_are_normal_and_env_actions_are_in_the_box",
         near="clip",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "tanh_normal.log_prob",
@@ -253,7 +253,7 @@ FAULTS = [
         "algorithm/test_action_dist.py",
         "test_density_integrates_to_one_over_the_cells_of_the_box",
         near="CELLS",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "tanh_normal.log_prob",
@@ -262,7 +262,7 @@ FAULTS = [
         "test_density_integrates_to_one_over_the_cells_of_the_box",
         index=2,
         near="log",
-    ),,
+    ),
     # uncertainty
     Fault(
         "uncertainty/ensemble.py",
@@ -271,21 +271,21 @@ FAULTS = [
         "uncertainty/test_uncertainty.py",
         "test_stored_noise_is_in_the_targets",
         near="noise",
-    ),,
+    ),
     Fault(
         "uncertainty/ensemble.py",
         "reward_ensemble.sigma2",
         "drop_stop_gradient",
         "uncertainty/test_uncertainty.py",
         "test_each_visit_shrinks_sigma_by_the_rate_and_other_pairs_keep_theirs",
-    ),,
+    ),
     Fault(
         "uncertainty/ensemble.py",
         "reward_ensemble.shrinkage",
         "drop_term",
         "uncertainty/test_posterior.py",
         "test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained",
-    ),,
+    ),
     Fault(
         "uncertainty/ensemble.py",
         "reward_ensemble.loss",
@@ -294,14 +294,14 @@ FAULTS = [
         "test_stored_noise_is_in_the_targets",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "uncertainty/counts.py",
         "visit_counts.observe",
         "drop_mask",
         "uncertainty/test_uncertainty.py",
         "test_counts_ignore_masked_steps",
-    ),,
+    ),
     Fault(
         "uncertainty/posterior.py",
         "posterior_ensemble.observe",
@@ -309,7 +309,7 @@ FAULTS = [
         "uncertainty/test_posterior.py",
         "test_members_in_closed_form_are_samples_of_the_posterior",
         index=2,
-    ),,
+    ),
     Fault(
         "uncertainty/posterior.py",
         "posterior_ensemble.observe",
@@ -318,35 +318,35 @@ FAULTS = [
         "test_the_order_and_the_batching_of_visits_have_no_influence",
         old="visits[pair]",
         new="memory.visits[pair]",
-    ),,
+    ),
     Fault(
         "uncertainty/posterior.py",
         "posterior_ensemble.observe",
         "drop_term",
         "uncertainty/test_posterior.py",
         "test_members_in_closed_form_are_samples_of_the_posterior",
-    ),,
+    ),
     Fault(
         "uncertainty/rnd.py",
         "random_network_distillation.sigma2",
         "drop_stop_gradient",
         "uncertainty/test_rnd.py",
         "test_no_gradient_through_sigma_nor_into_the_target",
-    ),,
+    ),
     Fault(
         "uncertainty/rnd.py",
         "random_network_distillation.squared_errors",
         "drop_stop_gradient",
         "uncertainty/test_rnd.py",
         "test_no_gradient_through_sigma_nor_into_the_target",
-    ),,
+    ),
     Fault(
         "uncertainty/rnd.py",
         "random_network_distillation.sigma2",
         "drop_power",
         "uncertainty/test_rnd.py",
         "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
-    ),,
+    ),
     Fault(
         "uncertainty/rnd.py",
         "random_network_distillation.squared_errors",
@@ -354,21 +354,21 @@ FAULTS = [
         "uncertainty/test_rnd.py",
         "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
         near="square",
-    ),,
+    ),
     Fault(
         "uncertainty/hashed.py",
         "hashed_counts.observe",
         "drop_mask",
         "uncertainty/test_hashed.py",
         "test_a_masked_step_and_the_last_observation_are_not_counted",
-    ),,
+    ),
     Fault(
         "uncertainty/hashed.py",
         "hashed_counts.observe",
         "swap_bounds",
         "uncertainty/test_hashed.py",
         "test_counts_are_exact_where_no_codes_collide",
-    ),,
+    ),
     Fault(
         "uncertainty/hashed.py",
         "hashed_counts.sigma2",
@@ -376,21 +376,21 @@ FAULTS = [
         "uncertainty/test_hashed.py",
         "test_counts_are_exact_where_no_codes_collide",
         side="left",
-    ),,
+    ),
     Fault(
         "uncertainty/hashed.py",
         "observation_codes",
         "flip_comparison",
         "uncertainty/test_hashed.py",
         "test_a_bit_is_the_sign_of_a_projection",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "bayesian_linear.sigma2",
         "drop_stop_gradient",
         "uncertainty/test_linear.py",
         "test_nothing_is_trained_and_sigma_has_no_gradient",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "bayesian_linear.sigma2",
@@ -398,42 +398,42 @@ FAULTS = [
         "uncertainty/test_linear.py",
         "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
         near="square",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "bayesian_linear.observe",
         "drop_where",
         "uncertainty/test_linear.py",
         "test_masked_steps_have_no_influence_on_the_posterior",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "bayesian_linear.observe.update_root",
         "drop_where",
         "uncertainty/test_linear.py",
         "test_a_direction_visited_n_times",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "bayesian_linear.observe",
         "drop_power",
         "uncertainty/test_linear.py",
         "test_sigma2_is_that_of_a_posterior_computed_directly",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "unit_features",
         "drop_factor",
         "uncertainty/test_linear.py",
         "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "unit_features",
         "drop_term",
         "uncertainty/test_linear.py",
         "test_sigma_is_that_of_the_prior_at_first_for_any_scale",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "add_visits.step",
@@ -441,28 +441,28 @@ FAULTS = [
         "uncertainty/test_linear.py",
         "test_a_direction_visited_n_times",
         side="left",
-    ),,
+    ),
     Fault(
         "uncertainty/linear.py",
         "add_visits.step",
         "swap_min_max",
         "uncertainty/test_linear.py",
         "test_sigma2_is_that_of_a_posterior_computed_directly",
-    ),,
+    ),
     Fault(
         "uncertainty/episodic.py",
         "first_visits",
         "drop_condition",
         "uncertainty/test_episodic.py",
         "test_first_visits_are_those_of_a_loop",
-    ),,
+    ),
     Fault(
         "uncertainty/episodic.py",
         "first_visits",
         "drop_term",
         "uncertainty/test_episodic.py",
         "test_an_episode_forgets_the_one_before_it_and_not_its_own_last_step",
-    ),,
+    ),
     # replay and normalisation
     Fault(
         "algorithm/replay.py",
@@ -470,21 +470,21 @@ FAULTS = [
         "drop_power",
         "algorithm/test_replay.py",
         "test_the_ring_holds_the_last_rollouts_bit_for_bit",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.draw",
         "drop_power",
         "algorithm/test_replay.py",
         "test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.draw",
         "drop_factor",
         "algorithm/test_replay.py",
         "test_rollouts_are_drawn_in_proportion_to_a_power_of_their_priority",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.draw",
@@ -492,21 +492,21 @@ FAULTS = [
         "algorithm/test_replay.py",
         "test_rounding_never_draws_an_empty_slot",
         near="minimum",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.push",
         "drop_where",
         "algorithm/test_replay.py",
         "test_a_new_rollout_has_the_largest_priority",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.set_priorities",
         "drop_term",
         "algorithm/test_replay.py",
         "test_set_priorities_changes_no_other_slot",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "prioritised.draw",
@@ -514,7 +514,7 @@ FAULTS = [
         "algorithm/test_replay.py",
         "test_the_share_of_the_newest_is_of_all_updates_after_a_push",
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "count_newest",
@@ -522,7 +522,7 @@ FAULTS = [
         "algorithm/test_replay.py",
         "test_the_newest_have_their_share_of_any_number_of_draws",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "on_policy",
@@ -531,7 +531,7 @@ FAULTS = [
         "test_on_policy_draws_every_rollout_once_a_pass",
         index=2,
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "on_policy.draw",
@@ -539,14 +539,14 @@ FAULTS = [
         "algorithm/test_replay.py",
         "test_on_policy_draws_every_rollout_once_a_pass",
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "on_policy.draw",
         "drop_power",
         "algorithm/test_replay.py",
         "test_on_policy_draws_every_rollout_once_a_pass",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "on_policy",
@@ -554,7 +554,7 @@ FAULTS = [
         "algorithm/test_replay.py",
         "test_uneven_minibatches_are_not_larger_and_leave_no_rollout_out",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_update_moments",
@@ -563,7 +563,7 @@ FAULTS = [
         "test_moments_are_those_of_all_real_steps",
         old="jnp.sum(A)",
         new="jnp.maximum(jnp.sum(A), 1.0)",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_obs_scales",
@@ -572,7 +572,7 @@ FAULTS = [
         "test_units_of_rewards_and_observations_do_not_matter",
         old="VARIED * A",
         new="1e-3",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "",
@@ -581,7 +581,7 @@ FAULTS = [
         "test_rounding_errors_of_a_constant_entry_are_not_blown_up",
         near="VARIED",
         new="0.0",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "running._update_returns.step",
@@ -589,7 +589,7 @@ FAULTS = [
         "algorithm/test_normalise.py",
         "test_the_largest_discounted_return_is_scaled_to_one",
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_obs_scales",
@@ -598,7 +598,7 @@ FAULTS = [
         "test_an_entry_that_is_rarely_one_is_not_blown_up",
         old="(A.high - A.low) / 2",
         new="jnp.sqrt(A.variance)",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "running.reward",
@@ -607,7 +607,7 @@ FAULTS = [
         "test_rewards_are_never_scaled_up",
         near="maximum",
         new="1",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_obs_scales",
@@ -616,7 +616,7 @@ FAULTS = [
         "test_the_first_change_of_a_constant_entry_is_visible",
         old="jnp.where(A > 0, A, 1.0)",
         new="jnp.inf",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_obs_scales",
@@ -624,7 +624,7 @@ FAULTS = [
         "algorithm/test_normalise.py",
         "test_the_mean_square_over_all_entries_is_one",
         near="variance",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_update_lengths",
@@ -634,7 +634,7 @@ FAULTS = [
         index=1,
         old="A.mask.T",
         new="1.0",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_update_lengths",
@@ -643,7 +643,7 @@ FAULTS = [
         "test_no_steps_are_lost_if_all_episodes_have_one_length",
         old="A.mean_length + B / C",
         new="(A.mean_length * A.terminated + jnp.sum(ends * lengths)) / C",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "running._update_returns.step",
@@ -651,14 +651,14 @@ FAULTS = [
         "algorithm/test_normalise.py",
         "test_the_largest_discounted_return_is_scaled_to_one",
         side="left",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "running._update_returns",
         "swap_min_max",
         "algorithm/test_normalise.py",
         "test_the_largest_discounted_return_is_scaled_to_one",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_update_moments",
@@ -666,14 +666,14 @@ FAULTS = [
         "algorithm/test_normalise.py",
         "test_moments_are_those_of_all_real_steps",
         near="square",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_obs_scales",
         "swap_min_max",
         "algorithm/test_normalise.py",
         "test_the_first_change_of_a_constant_entry_is_visible",
-    ),,
+    ),
     # agents
     Fault(
         "agents/boot_dqn.py",
@@ -681,14 +681,14 @@ FAULTS = [
         "flip_comparison",
         "agents/test_boot_dqn.py",
         "test_the_update_equals_that_of_a_dense_reference",
-    ),,
+    ),
     Fault(
         "agents/boot_dqn.py",
         "td_loss",
         "drop_mask",
         "agents/test_boot_dqn.py",
         "test_the_update_equals_that_of_a_dense_reference",
-    ),,
+    ),
     Fault(
         "agents/boot_dqn.py",
         "add_and_sample",
@@ -696,14 +696,14 @@ FAULTS = [
         "agents/test_boot_dqn.py",
         "test_the_replay_is_sampled_uniformly",
         index=2,
-    ),,
+    ),
     Fault(
         "agents/boot_dqn.py",
         "boot_dqn",
         "off_by_one",
         "agents/test_boot_dqn.py",
         "test_every_member_is_as_likely_to_act",
-    ),,
+    ),
     Fault(
         "agents/boot_dqn.py",
         "take_step",
@@ -712,7 +712,7 @@ FAULTS = [
         "test_on_vectors_the_update_equals_the_reference_with_momentum",
         old="memory.target",
         new="params.dense",
-    ),,
+    ),
     Fault(
         "agents/boot_dqn.py",
         "update_members",
@@ -721,7 +721,7 @@ FAULTS = [
         "test_each_environment_adds_a_gradient_step",
         old="A.noise.replay_bits[:, 0].reshape(-1)",
         new="jnp.tile(A.noise.replay_bits[0, 0], len(A.action))",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
@@ -729,21 +729,21 @@ FAULTS = [
         "loops/test_learn.py",
         "test_a_replayed_rollout_is_corrected_by_importance_ratios",
         near="log_mu",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "update_actor_critic",
         "flip_sign",
         "agents/test_actor_critic.py",
         "test_tau_plays_against_the_policy",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
         "drop_mask",
         "agents/test_actor_critic.py",
         "test_masked_steps_have_no_influence",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
@@ -751,7 +751,7 @@ FAULTS = [
         "agents/test_actor_critic.py",
         "test_values_have_the_gradient_of_their_errors_and_targets_none",
         near="error",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
@@ -759,7 +759,7 @@ FAULTS = [
         "agents/test_actor_critic.py",
         "test_masked_steps_have_no_influence",
         index=1,
-    ),,
+    ),
     Fault(
         "uncertainty/base.py",
         "gaussian_noise",
@@ -767,14 +767,14 @@ FAULTS = [
         "agents/test_noise.py",
         "",
         near="sqrt",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "actor_critic_loss",
         "drop_mask",
         "loops/test_truncation.py",
         "test_a_truncation_is_not_a_termination[tables-device]",
-    ),,
+    ),
     Fault(
         "agents/build.py",
         "make_optimisers",
@@ -782,7 +782,7 @@ FAULTS = [
         "uncertainty/test_posterior.py",
         "test_trained_members_are_samples_of_the_posterior_however_often_they_are_trained",
         side="left",
-    ),,
+    ),
     Fault(
         "agents/build.py",
         "make_risk",
@@ -791,7 +791,7 @@ FAULTS = [
         "test_every_agent_runs_with_every_uncertainty",
         near="learn_tau",
         new="False",
-    ),,
+    ),
     Fault(
         "agents/build.py",
         "repeats",
@@ -799,7 +799,7 @@ FAULTS = [
         "agents/test_build.py",
         "test_repeats_of_vectors_are_squared_cosines_and_opposites_do_not_count",
         near="square",
-    ),,
+    ),
     Fault(
         "agents/build.py",
         "visit_damping",
@@ -807,7 +807,7 @@ FAULTS = [
         "agents/test_build.py",
         "test_many_visits_together_correct_less_than_all",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "natural_gradient",
@@ -815,7 +815,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_the_natural_gradient_vanishes_at_the_boltzmann_policy",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_all_actions",
@@ -823,7 +823,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_all_actions_follows_the_bonus_of_an_untried_action",
         side="left",
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_all_actions",
@@ -831,7 +831,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_a_target_is_the_return_with_the_exact_entropies_and_bonuses_of_later_steps",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_all_actions",
@@ -839,7 +839,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_tau_plays_against_the_mean_over_actions",
         near="fixed_policy",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "estimate_advantages",
@@ -847,14 +847,14 @@ FAULTS = [
         "algorithm/test_gradient.py",
         "test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
         near="optimistic_reward",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "estimate_sampled",
         "flip_sign",
         "algorithm/test_gradient.py",
         "test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "clip_advantage",
@@ -862,7 +862,7 @@ FAULTS = [
         "agents/test_actor_critic.py",
         "test_advantages_are_clipped_at_the_limit",
         near="clip",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "estimate_advantages",
@@ -870,7 +870,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_normalised_advantages_compare_means_and_not_frequencies",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "batch_mean",
@@ -878,14 +878,14 @@ FAULTS = [
         "agents/test_critics.py",
         "test_advantages_are_normalised_by_the_rms_of_the_batch",
         near="psum",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "credit_early_ends",
         "drop_mask",
         "agents/test_critics.py",
         "test_a_termination_is_credited_what_it_forgoes_and_a_truncation_is_not",
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_all_actions",
@@ -894,7 +894,7 @@ FAULTS = [
         "test_the_credit_replaces_all_missed_bonus_and_entropy[every]",
         old="reward",
         new="inputs.t.reward",
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_expected",
@@ -903,7 +903,7 @@ FAULTS = [
         "test_the_bonus_of_an_untried_action_is_in_the_target_before_it",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_expected",
@@ -911,7 +911,7 @@ FAULTS = [
         "algorithm/test_gradient.py",
         "test_expected_gradient_of_the_loss_is_the_gradient_of_the_game",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "estimate_expected",
@@ -920,14 +920,14 @@ FAULTS = [
         "test_bonuses_are_clipped_like_advantages",
         near="clip_advantage",
         new="1",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "estimate_advantages",
         "swap_min_max",
         "agents/test_critics.py",
         "test_the_scale_of_advantages_is_the_weight_or_a_share_of_the_larger_root_mean_square",
-    ),,
+    ),
     Fault(
         "config/presets.py",
         "",
@@ -936,7 +936,7 @@ FAULTS = [
         "test_a_goal_that_ends_an_episode_is_reached[True]",
         near="credit_early_ends",
         new="False",
-    ),,
+    ),
     # loops
     Fault(
         "loops/learn.py",
@@ -945,7 +945,7 @@ FAULTS = [
         "loops/test_learn.py",
         "test_an_on_policy_rollout_is_observed_and_updated_on",
         near="observe",
-    ),,
+    ),
     Fault(
         "loops/learn.py",
         "learn.update",
@@ -953,7 +953,7 @@ FAULTS = [
         "loops/test_learn.py",
         "test_a_replayed_rollout_is_corrected_by_importance_ratios",
         near="set_priorities",
-    ),,
+    ),
     Fault(
         "loops/learn.py",
         "learn.update",
@@ -961,7 +961,7 @@ FAULTS = [
         "loops/test_learn.py",
         "test_every_update_draws_its_own_batch",
         near="fold_in",
-    ),,
+    ),
     Fault(
         "loops/rollout.py",
         "interact",
@@ -970,7 +970,7 @@ FAULTS = [
         "test_no_key_is_used_twice",
         old="key_reset",
         new="key_step",
-    ),,
+    ),
     Fault(
         "loops/rollout.py",
         "interact",
@@ -978,21 +978,21 @@ FAULTS = [
         "loops/test_device.py",
         "test_episodes_and_visits_add_up",
         new="2",
-    ),,
+    ),
     Fault(
         "loops/device.py",
         "chunk.body",
         "swap_bounds",
         "loops/test_device.py",
         "test_episodes_and_visits_add_up",
-    ),,
+    ),
     Fault(
         "loops/device.py",
         "episode_returns.follow",
         "drop_where",
         "loops/test_device.py",
         "test_returns_are_sums_since_the_episode_began",
-    ),,
+    ),
     Fault(
         "loops/device.py",
         "chunk",
@@ -1001,7 +1001,7 @@ FAULTS = [
         "test_two_short_chunks_are_one_long_one_bit_for_bit",
         near="rollouts",
         side="left",
-    ),,
+    ),
     Fault(
         "loops/device.py",
         "prepare_device",
@@ -1010,21 +1010,21 @@ FAULTS = [
         "test_seeds_have_different_weights_and_priors",
         old="np.random.default_rng(A)",
         new="np.random.default_rng(0)",
-    ),,
+    ),
     Fault(
         "loops/guard.py",
         "_first_nonfinite_step",
         "swap_min_max",
         "reliability/test_guard.py",
         "test_the_right_tensor_and_step_are_named",
-    ),,
+    ),
     Fault(
         "loops/guard.py",
         "_sum_small_arrays",
         "flip_comparison",
         "reliability/test_guard.py",
         "test_vectors_and_the_last_matrix_are_summed",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "_draw_noise",
@@ -1032,7 +1032,7 @@ FAULTS = [
         "loops/test_loops_agree.py",
         "test_the_loops_agree[table, on-policy]",
         near="with_floats",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "stream_rollouts.work",
@@ -1040,7 +1040,7 @@ FAULTS = [
         "loops/test_host.py",
         "test_an_error_of_the_environment_ends_the_run_in_one_line",
         near="Failure",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "stream_rollouts",
@@ -1048,7 +1048,7 @@ FAULTS = [
         "loops/test_host.py",
         "test_closing_the_stream_stops_the_actor_thread",
         near="join",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "stream_rollouts.act",
@@ -1057,7 +1057,7 @@ FAULTS = [
         "test_the_loops_agree[table, on-policy]",
         near="arange",
         side="left",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "to_host_env",
@@ -1066,7 +1066,7 @@ FAULTS = [
         "test_the_loops_agree[table, on-policy]",
         near="map",
         new="1",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "restore_host",
@@ -1074,7 +1074,7 @@ FAULTS = [
         "loops/test_host.py",
         "test_a_restored_run_has_the_learner_of_the_snapshot",
         near="_replace",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "_act_step",
@@ -1083,7 +1083,7 @@ FAULTS = [
         "test_the_loops_agree[table, on-policy]",
         old="A[B, C]",
         new="A[B, 0]",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "act_rollout",
@@ -1092,7 +1092,7 @@ FAULTS = [
         "test_the_loops_agree[vectors, truncated, replay]",
         old="A.append(B.obs)",
         new="A.append(A[-1] if t == length - 1 else B.obs)",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "stream_rollouts.act",
@@ -1100,7 +1100,7 @@ FAULTS = [
         "loops/test_host.py",
         "test_threads_learn_from_every_rollout_in_order",
         near="wait_for_parameters",
-    ),,
+    ),
     # environments
     Fault(
         "envs/deep_sea.py",
@@ -1108,7 +1108,7 @@ FAULTS = [
         "off_by_one",
         "envs/test_deep_sea.py",
         "test_ten_thousand_random_steps_match_bsuite",
-    ),,
+    ),
     Fault(
         "envs/deep_sea.py",
         "deep_sea.step",
@@ -1116,7 +1116,7 @@ FAULTS = [
         "envs/test_deep_sea.py",
         "test_only_a_left_move_on_the_diagonal_misses_the_goal",
         index=3,
-    ),,
+    ),
     Fault(
         "envs/deep_sea.py",
         "deep_sea.step",
@@ -1125,7 +1125,7 @@ FAULTS = [
         "test_stochastic_deep_sea_slips_and_has_noisy_rewards_as_in_bsuite",
         index=1,
         new="-1",
-    ),,
+    ),
     Fault(
         "envs/gym/workers.py",
         "_end_with_learner",
@@ -1133,7 +1133,7 @@ FAULTS = [
         "reliability/test_workers.py",
         "test_no_worker_outlives_a_learner_that_was_killed",
         near="prctl",
-    ),,
+    ),
     Fault(
         "envs/gym/workers.py",
         "worker_env.replace_worker",
@@ -1141,7 +1141,7 @@ FAULTS = [
         "reliability/test_workers.py",
         "test_a_worker_that_hangs_is_waited_for_and_then_killed",
         near="MAX_DEATHS",
-    ),,
+    ),
     Fault(
         "envs/gym/host.py",
         "_check_integers",
@@ -1150,7 +1150,7 @@ FAULTS = [
         "test_integers_are_checked_in_every_step",
         near="low",
         index=1,
-    ),,
+    ),
     Fault(
         "envs/gym/host.py",
         "in_process_env.encode_batch",
@@ -1159,7 +1159,7 @@ FAULTS = [
         "test_a_worker_that_fails_is_reported_in_one_line[shape]",
         old="A.shape[1:] != B",
         new="A.ndim != 1 + len(B)",
-    ),,
+    ),
     Fault(
         "envs/gymnax.py",
         "gymnax_env.step",
@@ -1168,7 +1168,7 @@ FAULTS = [
         "test_truncation_leads_to_the_last_observation_and_a_fake_step_follows",
         old="A.is_truncated(B, C) & D",
         new="jnp.bool_(False)",
-    ),,
+    ),
     Fault(
         "envs/gymnax.py",
         "gymnax_env.step",
@@ -1177,14 +1177,14 @@ FAULTS = [
         "test_truncation_leads_to_the_last_observation_and_a_fake_step_follows",
         old="real & ~terminated",
         new="real & ~terminated & ~truncated",
-    ),,
+    ),
     Fault(
         "envs/gymnax.py",
         "gymnax_env.step",
         "drop_where",
         "envs/test_gymnax.py",
         "test_truncation_leads_to_the_last_observation_and_a_fake_step_follows",
-    ),,
+    ),
     # the exact half
     Fault(
         "theory/mdp.py",
@@ -1194,7 +1194,7 @@ FAULTS = [
         "test_posterior_equals_sequential_updates",
         index=1,
         near="reward_mean",
-    ),,
+    ),
     Fault(
         "theory/klearning.py",
         "optimistic_rewards",
@@ -1203,7 +1203,7 @@ FAULTS = [
         "test_k_values_equal_those_of_an_explicit_loop",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "theory/saddle.py",
         "best_response_tau",
@@ -1212,7 +1212,7 @@ FAULTS = [
         "test_optimism_is_bonus_plus_entropy",
         index=1,
         side="left",
-    ),,
+    ),
     Fault(
         "theory/agents.py",
         "epsilon_greedy.make_policy",
@@ -1220,7 +1220,7 @@ FAULTS = [
         "theory/test_agents.py",
         "test_epsilon_greedy_takes_uniform_actions_with_probability_epsilon",
         index=1,
-    ),,
+    ),
     Fault(
         "theory/saddle.py",
         "mirror_step",
@@ -1229,7 +1229,7 @@ FAULTS = [
         "test_mirror_descent_converges_linearly",
         old="(1 - step_size) * log_policy",
         new="log_policy",
-    ),,
+    ),
     Fault(
         "theory/vapor.py",
         "conjugate_curvature",
@@ -1238,7 +1238,7 @@ FAULTS = [
         "test_phi_is_the_maximum_over_occupancies",
         old="x**3",
         new="x**2",
-    ),,
+    ),
     Fault(
         "theory/vapor.py",
         "layered_newton_step.eliminate",
@@ -1247,14 +1247,14 @@ FAULTS = [
         "test_the_newton_step_in_layers_equals_the_dense_one",
         old="through(p, w, solution) - g",
         new="-g",
-    ),,
+    ),
     Fault(
         "theory/vapor.py",
         "flow_violation",
         "flip_sign",
         "theory/test_vapor.py",
         "test_primal_equals_dual_and_both_bounds_hold",
-    ),,
+    ),
     Fault(
         "theory/vapor.py",
         "solve_monotone.solve_layer",
@@ -1263,7 +1263,7 @@ FAULTS = [
         "test_a_falling_tau_equals_an_explicit_loop",
         old="running_minimum(j)",
         new="(j, jax.lax.broadcasted_iota(jnp.int32, j.shape, 0))",
-    ),,
+    ),
     Fault(
         "theory/games.py",
         "column_moments",
@@ -1272,7 +1272,7 @@ FAULTS = [
         "test_thompson_sampling_has_linear_regret_where_the_opponent_hides_an_entry",
         old="jnp.square(y)",
         new="jnp.ones_like(y)",
-    ),,
+    ),
     Fault(
         "theory/games.py",
         "play_rounds",
@@ -1281,7 +1281,7 @@ FAULTS = [
         "test_thompson_sampling_has_linear_regret_where_the_opponent_hides_an_entry",
         old="worst.argmin(axis=1)",
         new="worst.argmax(axis=1)",
-    ),,
+    ),
     # runs, sweeps and records
     Fault(
         "analysis/scores.py",
@@ -1290,14 +1290,14 @@ FAULTS = [
         "analysis/test_scores.py",
         "test_solve_rules_by_hand",
         index=2,
-    ),,
+    ),
     Fault(
         "analysis/scores.py",
         "solved_bsuite",
         "flip_comparison",
         "analysis/test_scores.py",
         "test_solve_rules_by_hand",
-    ),,
+    ),
     Fault(
         "analysis/scores.py",
         "probability_of_improvement",
@@ -1306,7 +1306,7 @@ FAULTS = [
         "test_the_probability_of_improvement_counts_pairs_and_halves_ties",
         index=1,
         new="1.0",
-    ),,
+    ),
     Fault(
         "analysis/scores.py",
         "running_means",
@@ -1315,21 +1315,21 @@ FAULTS = [
         "test_running_means_are_those_of_slices",
         old="RELIABLE_WINDOW",
         new="RELIABLE_WINDOW - 1",
-    ),,
+    ),
     Fault(
         "runs/recorder.py",
         "Recorder._update_solved",
         "swap_bounds",
         "test_api.py",
         "test_the_recorder_solves_at_the_episode_of_solved_reliable",
-    ),,
+    ),
     Fault(
         "runs/recorder.py",
         "Recorder._seed_stats",
         "drop_bounds",
         "test_api.py",
         "test_train_returns_what_it_writes",
-    ),,
+    ),
     Fault(
         "runs/recorder.py",
         "Recorder.from_state",
@@ -1338,14 +1338,14 @@ FAULTS = [
         "test_a_run_with_nan_fails_and_the_others_are_unchanged",
         old='"failed" in A',
         new="False",
-    ),,
+    ),
     Fault(
         "runs/recorder.py",
         "Recorder._seed_stats",
         "swap_min_max",
         "reliability/test_resume.py",
         "test_what_ends_after_the_budget_of_steps_does_not_count",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "read_settings",
@@ -1354,7 +1354,7 @@ FAULTS = [
         "test_damaged_settings_are_one_line",
         old='settings_hash(A) == B["hash"]',
         new='bool(B["hash"])',
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "read_summary",
@@ -1362,14 +1362,14 @@ FAULTS = [
         "reliability/test_sweeps.py",
         "test_of_100_runs_10_are_damaged_in_10_ways_90_are_shown_and_10_named",
         near="digest",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "_encode_stats",
         "off_by_one",
         "runs/test_run_dir.py",
         "test_returns_are_kept_to_the_last_bit",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "hold_run",
@@ -1377,7 +1377,7 @@ FAULTS = [
         "runs/test_run_dir.py",
         "test_a_run_that_is_to_go_on_is_never_forgotten",
         index=2,
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "code_returns",
@@ -1386,14 +1386,14 @@ FAULTS = [
         "test_returns_are_kept_to_the_last_bit",
         old="A.view(B)",
         new="A",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "_remove_if_unused",
         "skip_branch",
         "runs/test_run_dir.py",
         "test_a_run_that_is_refused_late_leaves_nothing",
-    ),,
+    ),
     Fault(
         "runs/checkpointer.py",
         "Checkpointer.load",
@@ -1401,21 +1401,21 @@ FAULTS = [
         "reliability/test_resume.py",
         "test_every_field_of_the_fingerprint_is_named",
         index=2,
-    ),,
+    ),
     Fault(
         "runs/checkpointer.py",
         "Checkpointer.save",
         "swap_mult_div",
         "reliability/test_resume.py",
         "test_checkpoints_cost_at_most_their_share",
-    ),,
+    ),
     Fault(
         "runs/trackers.py",
         "new_points",
         "flip_comparison",
         "runs/test_trackers.py",
         "test_trackers_show_the_facts",
-    ),,
+    ),
     Fault(
         "analysis/export.py",
         "episode_tables",
@@ -1424,7 +1424,7 @@ FAULTS = [
         "test_episodes_are_exported_and_unreadable_runs_left_out",
         old="np.arange(1, len(A) + 1)",
         new="np.arange(len(A))",
-    ),,
+    ),
     Fault(
         "sweeps/runner.py",
         "write_records",
@@ -1433,7 +1433,7 @@ FAULTS = [
         "test_a_run_in_a_batch_equals_the_run_alone",
         old="A[B : B + 1]",
         new="A[:1]",
-    ),,
+    ),
     Fault(
         "sweeps/runner.py",
         "_even_parts",
@@ -1442,7 +1442,7 @@ FAULTS = [
         "test_parts_are_of_nearly_equal_size",
         old="-(-A // -(-A // B))",
         new="B",
-    ),,
+    ),
     Fault(
         "sweeps/runner.py",
         "make_batches",
@@ -1450,14 +1450,14 @@ FAULTS = [
         "sweeps/test_runner.py",
         "test_batches_share_a_program_and_do_not_depend_on_existing_runs",
         near="override",
-    ),,
+    ),
     Fault(
         "sweeps/runner.py",
         "is_finished",
         "drop_condition",
         "sweeps/test_runner.py",
         "test_a_run_with_nan_fails_and_the_others_are_unchanged",
-    ),,
+    ),
     Fault(
         "runs/session.py",
         "Session.leave",
@@ -1465,7 +1465,7 @@ FAULTS = [
         "sweeps/test_runner.py",
         "test_ersac_runs_counts_a_sweep_and_its_unfinished_runs",
         near="save",
-    ),,
+    ),
     Fault(
         "runs/session.py",
         "Session.leave",
@@ -1473,7 +1473,7 @@ FAULTS = [
         "reliability/test_exits.py",
         "test_an_environment_that_breaks_leaves_a_checkpoint",
         near="save",
-    ),,
+    ),
     Fault(
         "runs/recorder.py",
         "Recorder.is_finished",
@@ -1481,7 +1481,7 @@ FAULTS = [
         "reliability/test_exits.py",
         "test_in_lockstep_the_lengths_of_the_parts_change_no_bit",
         near="pending",
-    ),,
+    ),
     Fault(
         "runs/exits.py",
         "SignalWatcher._listen",
@@ -1490,7 +1490,7 @@ FAULTS = [
         "test_two_signals_for_one_event_do_not_stop_at_once",
         old="number in URGENT",
         new="number in SIGNALS",
-    ),,
+    ),
     Fault(
         "runs/session.py",
         "run_session",
@@ -1499,7 +1499,7 @@ FAULTS = [
         "test_train_returns_what_it_writes",
         old="A.recorder.add(B)",
         new="A.recorder.add(B) if A.recorder.chunks else None",
-    ),,
+    ),
     Fault(
         "runs/results.py",
         "Result.steps_per_second",
@@ -1508,7 +1508,7 @@ FAULTS = [
         "test_train_returns_what_it_writes",
         old="self.run_seconds",
         new="self.wall_seconds",
-    ),,
+    ),
     Fault(
         "analysis/compare.py",
         "Curve.at",
@@ -1517,7 +1517,7 @@ FAULTS = [
         "test_a_curve_is_nan_before_its_first_episode",
         near="side",
         new='"left"',
-    ),,
+    ),
     Fault(
         "analysis/compare.py",
         "steps_to_reach",
@@ -1526,7 +1526,7 @@ FAULTS = [
         "test_steps_to_reach_a_level_for_good",
         old="A[-1]",
         new="A[0]",
-    ),,
+    ),
     # settings, files, exits
     Fault(
         "config/memory.py",
@@ -1535,14 +1535,14 @@ FAULTS = [
         "reliability/test_fuzz.py",
         "test_as_much_is_kept_as_would_fit",
         index=1,
-    ),,
+    ),
     Fault(
         "config/fields.py",
         "Range.__contains__",
         "flip_comparison",
         "reliability/test_fuzz.py",
         "test_what_is_refused_is_what_must_be_and_says_why",
-    ),,
+    ),
     Fault(
         "runs/disk.py",
         "write",
@@ -1550,7 +1550,7 @@ FAULTS = [
         "reliability/test_disk.py",
         "test_every_operation_may_be_the_last_before_a_crash",
         near="fsync",
-    ),,
+    ),
     Fault(
         "runs/disk.py",
         "write",
@@ -1558,7 +1558,7 @@ FAULTS = [
         "reliability/test_disk.py",
         "test_every_operation_may_be_the_last_before_a_crash",
         near="sync_directory",
-    ),,
+    ),
     Fault(
         "runs/disk.py",
         "_lock_or_holder",
@@ -1567,7 +1567,7 @@ FAULTS = [
         "test_of_100_pairs_exactly_one_wins_and_the_other_is_told_who",
         old="lock_descriptor(A, blocking=False)",
         new="True",
-    ),,
+    ),
     Fault(
         "runs/disk.py",
         "require_held",
@@ -1575,7 +1575,7 @@ FAULTS = [
         "reliability/test_hostile_files.py",
         "test_a_run_whose_directory_is_gone_stops",
         index=1,
-    ),,
+    ),
     Fault(
         "runs/checkpointer.py",
         "Checkpointer.save",
@@ -1583,7 +1583,7 @@ FAULTS = [
         "reliability/test_hostile_files.py",
         "test_a_run_whose_directory_is_gone_stops",
         near="require_held",
-    ),,
+    ),
     Fault(
         "runs/checkpoint.py",
         "load_checkpoint",
@@ -1592,7 +1592,7 @@ FAULTS = [
         "test_what_cannot_be_read_now_is_not_damage",
         old="(OSError, MemoryError)",
         new="(LookupError,)",
-    ),,
+    ),
     Fault(
         "runs/checkpoint.py",
         "prune",
@@ -1601,7 +1601,7 @@ FAULTS = [
         "test_a_save_removes_only_what_a_checkpoint_has",
         old="OWN_NAME.fullmatch(A)",
         new="not A.endswith(BAD)",
-    ),,
+    ),
     Fault(
         "runs/seal.py",
         "npz_arrays",
@@ -1609,14 +1609,14 @@ FAULTS = [
         "reliability/test_hostile_files.py",
         "test_a_zip_bomb_is_refused_before_it_is_unpacked",
         near="file_size",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "as_bits.pack",
         "flip_comparison",
         "algorithm/test_replay.py",
         "test_what_is_drawn_has_the_bits_of_what_was_pushed",
-    ),,
+    ),
     Fault(
         "runs/exits.py",
         "printable",
@@ -1625,7 +1625,7 @@ FAULTS = [
         "test_names_cannot_forge_rows_or_move_the_cursor",
         old="A.isprintable()",
         new="True",
-    ),,
+    ),
     Fault(
         "api.py",
         "run_experiment",
@@ -1634,7 +1634,7 @@ FAULTS = [
         "test_a_change_of_the_working_directory_moves_nothing",
         old="out.absolute()",
         new="out",
-    ),,
+    ),
     Fault(
         "runs/checkpoint.py",
         "verify",
@@ -1642,14 +1642,14 @@ FAULTS = [
         "reliability/test_checkpoint.py",
         "test_1000_bit_flips",
         near="digest",
-    ),,
+    ),
     Fault(
         "runs/checkpoint.py",
         "prune",
         "swap_bounds",
         "reliability/test_disk.py",
         "test_every_operation_may_be_the_last_before_a_crash",
-    ),,
+    ),
     Fault(
         "runs/exits.py",
         "signal_exit_code",
@@ -1657,7 +1657,7 @@ FAULTS = [
         "reliability/test_exits.py",
         "test_codes_are_fixed",
         side="left",
-    ),,
+    ),
     Fault(
         "cli/main.py",
         "main",
@@ -1666,7 +1666,7 @@ FAULTS = [
         "test_damaged_settings_are_one_line",
         old="exits.exit_code(A)",
         new="exits.SETTINGS",
-    ),,
+    ),
     # names of environments, and sweeps of one's own
     Fault(
         "envs/gym/make.py",
@@ -1674,14 +1674,14 @@ FAULTS = [
         "skip_branch",
         "envs/test_gym_names.py",
         "test_only_classes_of_environments_are_called",
-    ),,
+    ),
     Fault(
         "envs/gym/make.py",
         "_import_module",
         "skip_branch",
         "envs/test_gym_names.py",
         "test_a_class_of_the_current_directory_is_made_with_its_arguments",
-    ),,
+    ),
     Fault(
         "config/fields.py",
         "closest",
@@ -1690,7 +1690,7 @@ FAULTS = [
         "test_a_suggestion_is_close_or_part_of_the_name",
         old="CLOSE",
         new="0.5",
-    ),,
+    ),
     Fault(
         "cli/parsing.py",
         "split_positional",
@@ -1698,14 +1698,14 @@ FAULTS = [
         "test_cli.py",
         "test_options_may_come_before_the_environment",
         near="is_number",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "settings_hash",
         "drop_condition",
         "sweeps/test_grid.py",
         "test_a_run_of_the_format_before_env_kwargs_is_still_read",
-    ),,
+    ),
     Fault(
         "sweeps/runner.py",
         "unfinished",
@@ -1714,14 +1714,14 @@ FAULTS = [
         "test_a_sweep_ends_and_is_not_run_again",
         old="not A",
         new="A",
-    ),,
+    ),
     Fault(
         "analysis/compare.py",
         "label_variants",
         "flip_comparison",
         "sweeps/test_grid.py",
         "test_a_sweep_of_a_class_is_run_once_and_grows",
-    ),,
+    ),
     # what was learned
     Fault(
         "runs/recorder.py",
@@ -1730,21 +1730,21 @@ FAULTS = [
         "runs/test_latest.py",
         "test_lengths_do_not_count_fake_steps_and_go_on_over_chunks",
         side="left",
-    ),,
+    ),
     Fault(
         "runs/run_dir.py",
         "raise_budget",
         "negate_condition",
         "runs/test_latest.py",
         "test_resume_raises_the_budget_of_steps",
-    ),,
+    ),
     Fault(
         "runs/latest.py",
         "run_state",
         "negate_condition",
         "runs/test_latest.py",
         "test_eval_load_read_compare_and_export_take_a_run_that_has_not_ended",
-    ),,
+    ),
     Fault(
         "policy/start.py",
         "fit_learner",
@@ -1752,7 +1752,7 @@ FAULTS = [
         "test_hook.py",
         "test_a_start_that_does_not_fit_is_refused_in_one_line_and_leaves_nothing",
         index=2,
-    ),,
+    ),
     Fault(
         "policy/start.py",
         "hold_start",
@@ -1760,7 +1760,7 @@ FAULTS = [
         "test_hook.py",
         "test_a_start_is_kept_for_a_run_that_is_resumed_before_its_first_checkpoint",
         index=1,
-    ),,
+    ),
     Fault(
         "api.py",
         "Hooks.__call__",
@@ -1768,7 +1768,7 @@ FAULTS = [
         "test_hook.py",
         "test_ctrl_c_returns_the_result_so_far",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/build.py",
         "scale_rates",
@@ -1776,7 +1776,7 @@ FAULTS = [
         "test_hook.py",
         "test_a_schedule_ends_with_no_learning_at_all",
         side="left",
-    ),,
+    ),
     Fault(
         "policy/policy.py",
         "Policy._act",
@@ -1784,7 +1784,7 @@ FAULTS = [
         "policy/test_predict.py",
         "test_predict_keeps_the_frames_of_each_episode",
         index=1,
-    ),,
+    ),
     Fault(
         "policy/periodic.py",
         "PeriodicEvaluation.evaluate",
@@ -1793,7 +1793,7 @@ FAULTS = [
         "test_evaluations_during_training_keep_the_best_policy",
         old="A > B",
         new="A < B",
-    ),,
+    ),
     # actions of several factors, masks, cameras
     Fault(
         "algorithm/action_dist.py",
@@ -1801,7 +1801,7 @@ FAULTS = [
         "drop_where",
         "algorithm/test_action_dist.py",
         "test_a_product_is_its_joint_distribution",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "product",
@@ -1810,14 +1810,14 @@ FAULTS = [
         "test_a_product_is_its_joint_distribution",
         old="jnp.mean(A, axis=-1)",
         new="jnp.sum(A, axis=-1)",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "action_bonuses",
         "drop_factor",
         "algorithm/test_gradient.py",
         "test_the_same_for_actions_of_several_factors_and_with_masks",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "head_logits",
@@ -1825,7 +1825,7 @@ FAULTS = [
         "algorithm/test_gradient.py",
         "test_the_same_for_actions_of_several_factors_and_with_masks",
         near="mask_logits",
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "natural_gradient",
@@ -1833,7 +1833,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_the_natural_gradient_with_a_mask_is_that_of_the_allowed_actions",
         near="mask_logits",
-    ),,
+    ),
     Fault(
         "nets/packed.py",
         "unpack",
@@ -1842,7 +1842,7 @@ FAULTS = [
         "test_packed_frames_come_back_as_they_were",
         old="A[..., -1, B:]",
         new="A[..., 0, B:]",
-    ),,
+    ),
     Fault(
         "envs/gym/host.py",
         "in_process_env.encode_batch",
@@ -1851,7 +1851,7 @@ FAULTS = [
         "test_masks_travel_with_their_observations",
         old="np.array(A)",
         new="np.array(A)[::-1]",
-    ),,
+    ),
     # a tau for each state and action
     Fault(
         "algorithm/risk.py",
@@ -1861,7 +1861,7 @@ FAULTS = [
         "test_local_tau_without_a_floor_is_the_best_multiple_of_sigma",
         old="jnp.sqrt(A)",
         new="A",
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "entropy_bonus",
@@ -1870,7 +1870,7 @@ FAULTS = [
         "test_the_weighted_entropy_is_the_entropy_where_all_weights_are_equal",
         side="left",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/critics.py",
         "boltzmann_policy",
@@ -1878,7 +1878,7 @@ FAULTS = [
         "agents/test_critics.py",
         "test_the_policy_of_local_weights_maximises_its_objective",
         near="total",
-    ),,
+    ),
     Fault(
         "algorithm/action_dist.py",
         "tanh_normal.entropy",
@@ -1886,14 +1886,14 @@ FAULTS = [
         "algorithm/test_action_dist.py",
         "test_entropy_is_that_of_the_cell_an_action_falls_in",
         index=1,
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "trace_weight",
         "drop_condition",
         "agents/test_actor_critic.py",
         "test_targets_of_continuous_actions_have_no_importance_ratios_on_policy",
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "clipped_gain",
@@ -1901,14 +1901,14 @@ FAULTS = [
         "algorithm/test_risk.py",
         "test_the_clipped_objective_is_flat_where_the_policy_has_moved_far_enough",
         index=1,
-    ),,
+    ),
     Fault(
         "algorithm/game.py",
         "clipped_gain",
         "drop_stop_gradient",
         "algorithm/test_risk.py",
         "test_the_advantage_is_not_differentiated",
-    ),,
+    ),
     Fault(
         "agents/actor_critic.py",
         "step_payoff",
@@ -1916,7 +1916,7 @@ FAULTS = [
         "algorithm/test_gradient.py",
         "test_the_same_with_the_clipped_objective_on_policy",
         index=1,
-    ),,
+    ),
     # reports
     Fault(
         "report/server.py",
@@ -1926,7 +1926,7 @@ FAULTS = [
         "test_foreign_hosts_are_refused",
         old="A not in allowed_hosts(B)",
         new="False",
-    ),,
+    ),
     Fault(
         "report/server.py",
         "ReportHandler._answer",
@@ -1935,7 +1935,7 @@ FAULTS = [
         "test_requests_without_a_host_or_with_two_are_refused",
         old="len(A) != 1",
         new="len(A) == 0",
-    ),,
+    ),
     Fault(
         "report/page.py",
         "make_environment",
@@ -1944,7 +1944,7 @@ FAULTS = [
         "test_names_cannot_leave_their_place_on_the_page",
         old="True",
         new="False",
-    ),,
+    ),
     Fault(
         "report/curves.py",
         "_band",
@@ -1953,7 +1953,7 @@ FAULTS = [
         "test_bands_are_quantiles_of_all_seeds_and_ended_seeds_count_with_their_last_value",
         old="np.interp(A, B, C, left=np.nan)",
         new="np.interp(A, B, C, left=np.nan, right=np.nan)",
-    ),,
+    ),
     Fault(
         "report/curves.py",
         "metric_curves",
@@ -1961,7 +1961,7 @@ FAULTS = [
         "report/test_report.py",
         "test_curves_are_those_of_the_records",
         side="left",
-    ),,
+    ),
     Fault(
         "runs/session.py",
         "take_map_snapshot",
@@ -1970,7 +1970,7 @@ FAULTS = [
         "test_the_greedy_moves_are_those_of_the_policy",
         old="A == B",
         new="A != B",
-    ),,
+    ),
     Fault(
         "report/collect.py",
         "_change_mark",
@@ -1979,7 +1979,7 @@ FAULTS = [
         "test_a_reader_reads_again_only_what_has_changed",
         old="A.stat()",
         new="path.stat()",
-    ),,
+    ),
     Fault(
         "cli/watch.py",
         "look_at_run",
@@ -1988,7 +1988,7 @@ FAULTS = [
         "test_a_stopped_run_says_how_to_resume",
         old="(RUNNING, STOPPED)",
         new="(RUNNING,)",
-    ),,
+    ),
     # the claims of the paper and their page
     Fault(
         "analysis/claims.py",
@@ -1997,7 +1997,7 @@ FAULTS = [
         "analysis/test_claims.py",
         "test_a_verdict_follows_the_records",
         index=3,
-    ),,
+    ),
     Fault(
         "analysis/claims.py",
         "covers",
@@ -2005,7 +2005,7 @@ FAULTS = [
         "analysis/test_claims.py",
         "test_needs_are_counted_at_the_depth_or_deeper",
         index=0,
-    ),,
+    ),
     Fault(
         "analysis/claims.py",
         "Threshold.includes",
@@ -2013,21 +2013,21 @@ FAULTS = [
         "analysis/test_claims.py",
         "test_a_threshold_includes_its_ends",
         index=1,
-    ),,
+    ),
     Fault(
         "analysis/claims.py",
         "latch_episodes",
         "flip_sign",
         "analysis/test_claims.py",
         "test_latching_is_counted_from_the_first_goal",
-    ),,
+    ),
     Fault(
         "analysis/claims.py",
         "ratio_of_medians.measure",
         "swap_mult_div",
         "analysis/test_claims.py",
         "test_ratios_are_geometric_means_over_the_depths_that_both_solve",
-    ),,
+    ),
     Fault(
         "analysis/reproduction.py",
         "render_page",
@@ -2036,7 +2036,7 @@ FAULTS = [
         "test_without_records_only_the_diagram_is_drawn_and_nothing_is_judged",
         old="True",
         new="False",
-    ),,
+    ),
     Fault(
         "analysis/reproduction.py",
         "solve_runs",
@@ -2044,7 +2044,7 @@ FAULTS = [
         "analysis/test_reproduction.py",
         "test_a_run_that_failed_counts_as_not_solved",
         index=1,
-    ),,
+    ),
     Fault(
         "sweeps/campaign.py",
         "run_plans",
@@ -2053,7 +2053,7 @@ FAULTS = [
         "test_one_progress_display_covers_all_sweeps_and_a_second_call_runs_nothing",
         old="runner.unfinished(plan.units)",
         new="True",
-    ),,
+    ),
     Fault(
         "analysis/score_agent.py",
         "play_seed",
@@ -2061,7 +2061,7 @@ FAULTS = [
         "analysis/test_score_agent.py",
         "test_episodes_are_counted_by_both_rules",
         index=1,
-    ),,
+    ),
     Fault(
         "analysis/score_agent.py",
         "checked_action",
@@ -2070,21 +2070,95 @@ FAULTS = [
         "test_errors_of_an_agent_are_one_line_with_its_file_and_line",
         old="range(ACTIONS)",
         new="range(ACTIONS + 1)",
-    ),,
+    ),
     Fault(
         "analysis/scoreboard.py",
         "row_order",
         "flip_sign",
         "test_docs_scoreboard.py",
         "test_rows_are_sorted_by_depth_rule_and_episodes",
-    ),,
+    ),
     Fault(
         "analysis/equations.py",
         "cited_in",
         "swap_min_max",
         "test_docs_equations.py",
         "test_a_citation_belongs_to_the_innermost_function",
-    ),,
+    ),
+    # Atari: the evaluation protocol and the sweep on a cluster
+    Fault(
+        "analysis/atari_scores.py",
+        "normalise_scores",
+        "drop_term",
+        "analysis/test_atari_scores.py",
+        "test_published_medians_follow_from_published_scores",
+    ),
+    Fault(
+        "analysis/atari_scores.py",
+        "median_over_games",
+        "constant",
+        "analysis/test_atari_scores.py",
+        "test_the_median_is_over_games_of_means_over_seeds",
+        new="1",
+    ),
+    Fault(
+        "analysis/atari_scores.py",
+        "interquartile_mean",
+        "constant",
+        "analysis/test_atari_scores.py",
+        "test_the_interquartile_mean_is_that_of_scipy",
+        new="5",
+        index=1,
+    ),
+    Fault(
+        "analysis/atari_scores.py",
+        "_redraw_seeds",
+        "replace",
+        "analysis/test_atari_scores.py",
+        "test_intervals_redraw_seeds_within_each_game",
+        old="rng.integers(len(A), size=B)",
+        new="rng.permuted(np.tile(np.arange(len(A)), (B[1], 1)), axis=1).T",
+    ),
+    Fault(
+        "analysis/atari_scores.py",
+        "improvement_over_games",
+        "replace",
+        "analysis/test_atari_scores.py",
+        "test_improvement_is_the_mean_of_mann_whitneys_statistic_over_games",
+        old="zip(ours, theirs, strict=True)",
+        new="zip(theirs, ours, strict=True)",
+    ),
+    Fault(
+        "analysis/atari_scores.py",
+        "frames_to_peak",
+        "flip_comparison",
+        "analysis/test_atari_scores.py",
+        "test_frames_to_the_peak",
+    ),
+    Fault(
+        "analysis/atari_table.py",
+        "frame_curves",
+        "drop_factor",
+        "analysis/test_atari_table.py",
+        "test_the_table_has_the_scores_of_the_records",
+    ),
+    Fault(
+        "analysis/atari_table.py",
+        "common_games",
+        "replace",
+        "analysis/test_atari_table.py",
+        "test_only_games_that_every_agent_has_are_aggregated",
+        old="all(A)",
+        new="True",
+    ),
+    Fault(
+        "sweeps/engines.py",
+        "Losses.may_retry",
+        "flip_comparison",
+        "reliability/test_ray_cluster.py",
+        "test_a_unit_is_given_up_only_where_it_makes_no_progress",
+        near="RETRIES",
+    ),
     # the zoo and the animation
     Fault(
         "policy/zoo.py",
@@ -2094,7 +2168,7 @@ FAULTS = [
         "test_deep_sea_reaches_the_treasure_by_depth_right_moves",
         old="name.removeprefix(A)",
         new="'lock'",
-    ),,
+    ),
     Fault(
         "analysis/animation.py",
         "pass_probabilities",
@@ -2103,7 +2177,7 @@ FAULTS = [
         "test_occupancy_is_that_of_all_action_sequences",
         old="A[B] * right[B]",
         new="A[B] * (1 - right[B])",
-    ),,
+    ),
     Fault(
         "analysis/animation.py",
         "shorten_chunks",
@@ -2112,81 +2186,7 @@ FAULTS = [
         "test_a_run_is_cut_into_about_as_many_chunks_as_frames",
         old="math.ceil(A)",
         new="int(A)",
-    ),,
-    # Atari: the evaluation protocol and the sweep on a cluster
-    Fault(
-        "analysis/atari_scores.py",
-        "normalise_scores",
-        "drop_term",
-        "analysis/test_atari_scores.py",
-        "test_published_medians_follow_from_published_scores",
-    ),,
-    Fault(
-        "analysis/atari_scores.py",
-        "median_over_games",
-        "constant",
-        "analysis/test_atari_scores.py",
-        "test_the_median_is_over_games_of_means_over_seeds",
-        new="1",
-    ),,
-    Fault(
-        "analysis/atari_scores.py",
-        "interquartile_mean",
-        "constant",
-        "analysis/test_atari_scores.py",
-        "test_the_interquartile_mean_is_that_of_scipy",
-        new="5",
-        index=1,
-    ),,
-    Fault(
-        "analysis/atari_scores.py",
-        "_redraw_seeds",
-        "replace",
-        "analysis/test_atari_scores.py",
-        "test_intervals_redraw_seeds_within_each_game",
-        old="rng.integers(len(A), size=B)",
-        new="rng.permuted(np.tile(np.arange(len(A)), (B[1], 1)), axis=1).T",
-    ),,
-    Fault(
-        "analysis/atari_scores.py",
-        "improvement_over_games",
-        "replace",
-        "analysis/test_atari_scores.py",
-        "test_improvement_is_the_mean_of_mann_whitneys_statistic_over_games",
-        old="zip(ours, theirs, strict=True)",
-        new="zip(theirs, ours, strict=True)",
-    ),,
-    Fault(
-        "analysis/atari_scores.py",
-        "frames_to_peak",
-        "flip_comparison",
-        "analysis/test_atari_scores.py",
-        "test_frames_to_the_peak",
-    ),,
-    Fault(
-        "analysis/atari_table.py",
-        "frame_curves",
-        "drop_factor",
-        "analysis/test_atari_table.py",
-        "test_the_table_has_the_scores_of_the_records",
-    ),,
-    Fault(
-        "analysis/atari_table.py",
-        "common_games",
-        "replace",
-        "analysis/test_atari_table.py",
-        "test_only_games_that_every_agent_has_are_aggregated",
-        old="all(A)",
-        new="True",
-    ),,
-    Fault(
-        "sweeps/engines.py",
-        "Losses.may_retry",
-        "flip_comparison",
-        "reliability/test_ray_cluster.py",
-        "test_a_unit_is_given_up_only_where_it_makes_no_progress",
-        near="RETRIES",
-    ),,
+    ),
     # Atari
     Fault(
         "algorithm/normalise.py",
@@ -2196,14 +2196,14 @@ FAULTS = [
         "test_clipped_rewards_are_scaled_by_the_largest_clipped_return",
         old="clip(t.reward)",
         new="t.reward",
-    ),,
+    ),
     Fault(
         "algorithm/normalise.py",
         "_whiten",
         "drop_factor",
         "algorithm/test_normalise.py",
         "test_large_images_are_whitened_for_each_pixel",
-    ),,
+    ),
     Fault(
         "algorithm/replay.py",
         "stack_frames",
@@ -2212,7 +2212,7 @@ FAULTS = [
         "test_frames_are_stored_once_and_drawn_as_they_were_stacked",
         old="mask == 0",
         new="mask > 0",
-    ),,
+    ),
     Fault(
         "envs/atari.py",
         "atari_env.step",
@@ -2221,7 +2221,7 @@ FAULTS = [
         "test_a_truncated_game_ends_with_discount_1_and_a_fake_step_follows",
         old="result.terminated | fake",
         new="result.terminated | result.truncated | fake",
-    ),,
+    ),
     Fault(
         "envs/atari.py",
         "Emulator.serialise",
@@ -2230,7 +2230,7 @@ FAULTS = [
         "test_a_stored_game_goes_on_with_the_same_bits_in_another_emulator",
         old="self.ale.cloneState(include_rng=True)",
         new="self.ale.cloneState()",
-    ),,
+    ),
     Fault(
         "envs/atari.py",
         "fill_stacks",
@@ -2239,7 +2239,7 @@ FAULTS = [
         "test_preprocessing_is_gymnasiums",
         old="age < newest",
         new="age < 0",
-    ),,
+    ),
     Fault(
         "envs/atari.py",
         "require_actions",
@@ -2248,7 +2248,7 @@ FAULTS = [
         "test_an_action_out_of_range_is_an_error_and_does_not_hang",
         old="0 <= actions.min() <= actions.max() < n_actions",
         new="True",
-    ),,
+    ),
     Fault(
         "loops/host.py",
         "restore_episodes",
@@ -2256,7 +2256,7 @@ FAULTS = [
         "loops/test_atari.py",
         "test_a_restored_program_goes_on_in_the_middle_of_games",
         index=1,
-    ),,
+    ),
     Fault(
         "uncertainty/images.py",
         "on_small_images.observe",
@@ -2264,5 +2264,5 @@ FAULTS = [
         "uncertainty/test_images.py",
         "test_the_statistics_are_those_of_all_small_images",
         index=2,
-    ),,
+    ),
 ]

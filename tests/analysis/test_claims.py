@@ -214,6 +214,34 @@ def test_theory_is_judged_from_numbers():
     assert rows["s-intro"].verdict == claims.TOO_SMALL
 
 
+def atari_numbers(games, seeds=5, frames=200_000_000, ours=2.0):
+    rows = [
+        {"game": game, "agent": agent, "seeds": seeds, "frames": frames, "score": score}
+        for game in games
+        for agent, score in zip(claims.ATARI_AGENTS, (ours, 1.0), strict=True)
+    ]
+    pair = dict(zip(("agent", "other"), claims.ATARI_AGENTS, strict=True))
+    return {"games": games, "rows": rows, "comparisons": [pair | {"speedup": ours}]}
+
+
+def test_claims_about_atari_are_judged_from_the_numbers_of_the_figures():
+    games = [f"game-{n}" for n in range(57)]
+    every = lambda numbers: {
+        claim.label: claims.judge(claim, evidence(numbers={claim.label: numbers})).verdict
+        for claim in claims.ATARI_CLAIMS
+    }
+    assert set(every(atari_numbers(games)).values()) == {claims.REPRODUCED}
+    assert set(every(atari_numbers(games, ours=0.5)).values()) == {claims.FAILED}
+    assert set(every(atari_numbers(games, seeds=4)).values()) == {claims.TOO_SMALL}
+    assert set(every(atari_numbers(games, frames=10**6)).values()) == {claims.TOO_SMALL}
+    seven = every(atari_numbers(games[:7]))
+    assert seven["f-atari_hard_exp"] == claims.REPRODUCED
+    assert seven["f-atari_all_games"] == claims.TOO_SMALL
+    never = atari_numbers(games)
+    never["comparisons"][0]["speedup"] = None
+    assert every(never)["f-atari_human_normalized_median"] == claims.FAILED
+
+
 def test_a_threshold_includes_its_ends():
     assert Threshold(10, 18).includes(10)
     assert Threshold(10, 18).includes(18)

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ersac import __version__
-from ersac.analysis import claims, figures, pack
+from ersac import __version__, config
+from ersac.analysis import atari_figures, atari_table, claims, figures, pack
 from ersac.analysis.claims import Evidence, Judgement
 from ersac.analysis.equations import Citations
 from ersac.analysis.figures import SolveRun
 from ersac.analysis.pack import Pack, RunRecord
 from ersac.analysis.paper import FIGURES_OF_PAPER, RESULTS
 from ersac.runs import disk, exits, run_dir, seal
-from ersac.sweeps import campaign, catalogue
+from ersac.sweeps import campaign, catalogue, ladder
 from ersac.sweeps.catalogue import SCALES, Instance
+from ersac.sweeps.ladder import Cell, LadderPlan
 
 NETWORKS = {"mlp": "", "table": "-table"}  # the agents' function approximation, by name of sweep
-ATARI_FIGURES = ("f-atari_human_normalized_median", "f-atari_hard_exp", "f-atari_all_games")
 
 
 class Source(NamedTuple):
@@ -36,9 +36,10 @@ class Source(NamedTuple):
     network: str
     scale: str
     where: Path | Pack
-    wanted: list[Instance]
+    wanted: Sequence[Instance | Cell]
     runs: list[RunRecord | None]  # in the order of wanted
     failed: int  # with numbers that are not finite, which count as not solved
+    plan: LadderPlan | None = None  # of Atari
 
     @property
     def title(self) -> str:
@@ -49,6 +50,14 @@ class Source(NamedTuple):
     def ended(self) -> int:
         """How many of its runs have ended."""
         return sum(run is not None for run in self.runs) + self.failed
+
+    @property
+    def tasks(self) -> str:
+        """The depths or the games of its runs."""
+        if self.plan is not None:
+            return ", ".join(game.replace("_", " ") for game in self.plan.tasks)
+        depths = {config.deep_sea_env(run.settings).depth for run in self.wanted}
+        return "depth " + ", ".join(map(str, sorted(depths)))
 
     def describe(self) -> str:
         """Return its name with the number of runs."""
@@ -77,6 +86,8 @@ class Reader:
 
     def read(self, sweep: str, network: str, scale: str) -> Source | None:
         """The records of a sweep at one scale; None where there are none."""
+        if sweep == claims.ATARI:
+            return self.read_atari(scale) if network == "mlp" else None
         name = sweep + NETWORKS[network]
         if name not in catalogue.SWEEPS:
             return None
@@ -91,6 +102,18 @@ class Reader:
             for run, instance in zip(runs, wanted, strict=True)
         )
         return Source(sweep, network, scale, where, wanted, runs, failed)
+
+    def read_atari(self, scale: str) -> Source | None:
+        """The records of the Atari sweep at one scale; None where there are none."""
+        where = self.locate(f"{claims.ATARI}-{scale}")
+        if where is None:
+            return None
+        plan = ladder.plan_ladder(claims.ATARI, scale)
+        if not plan.selected:  # its package is not installed
+            return None
+        cells = plan.selected
+        runs = [atari_table.read_cell(cell, where, lambda text: None) for cell in cells]
+        return Source(claims.ATARI, "mlp", scale, where, cells, runs, 0, plan)
 
     def locate(self, title: str) -> Path | Pack | None:
         """The directory or the pack of a sweep."""
@@ -117,6 +140,7 @@ def solve_runs(source: Source) -> list[SolveRun]:
     """The runs that claims are measured on; a run that failed has reached no goal."""
     found = []
     for instance, run in zip(source.wanted, source.runs, strict=True):
+        assert isinstance(instance, Instance)
         depth, budget = figures.instance_depth(instance), instance.settings.run.episodes
         if run is not None:
             found.append(SolveRun(run.line, depth, run.episodes, run.seeds[0].goals))
@@ -155,33 +179,33 @@ def draw(
     label: str, sources: dict[str, Source], scale: str, command: str, out: Path
 ) -> FigureResult:
     """Draw a figure, or say what is missing for it."""
-    spec = figures.FIGURES.get(label)
-    about = FIGURES_OF_PAPER[label]
-    title = about if spec is None else spec.title
-    skipped = FigureResult(label, title, about, None, [], None, {}, None)
-    if spec is None:
-        return skipped._replace(missing="this version cannot draw it")
-    absent = [name for name in spec.sweeps if name not in sources]
+    is_atari = label in atari_figures.ATARI_FIGURES
+    spec = atari_figures.ATARI_FIGURES[label] if is_atari else figures.FIGURES[label]
+    needed = (claims.ATARI,) if is_atari else figures.FIGURES[label].sweeps
+    skipped = FigureResult(label, spec.title, FIGURES_OF_PAPER[label], None, [], None, {}, None)
+    absent = [name for name in needed if name not in sources]
     if absent:
         reasons = [f"{name} ({campaign.why_not(name) or 'no records'})" for name in absent]
         return skipped._replace(missing="records of " + ", ".join(reasons))
-    found = [sources[name] for name in spec.sweeps]
+    found = [sources[name] for name in needed]
     smallest = min([source.scale for source in found] or [scale], key=SCALES.index)
-    wanted = [(source.where, instance) for source in found for instance in source.wanted]
     try:
-        result = figures.make_figure(label, wanted, smallest, command, out)
+        if is_atari:
+            (source,) = found
+            assert source.plan is not None
+            result = atari_figures.make_atari_figure(label, source.plan, source.where, command, out)
+        else:
+            runs: list[Any] = [(source.where, run) for source in found for run in source.wanted]
+            result = figures.make_figure(label, runs, smallest, command, out)
     except exits.Resumable as error:  # no run of it has ended
         return skipped._replace(missing=str(error))
-    missing = f"{len(result['missing'])} of {len(wanted)} runs" if result["missing"] else None
-    return FigureResult(
-        label,
-        title,
-        about,
-        result["picture"],
-        [source.describe() for source in found],
-        missing,
-        result["numbers"],
-        smallest,
+    wanted = sum(len(source.wanted) for source in found)
+    return skipped._replace(
+        file=result["picture"],
+        sources=[source.describe() for source in found],
+        missing=f"{len(result['missing'])} of {wanted} runs" if result["missing"] else None,
+        numbers=result["numbers"],
+        scale=smallest,
     )
 
 
@@ -209,10 +233,12 @@ def judge_all(
 ) -> dict[str, list[Judgement]]:
     """Every claim with its verdict, by group."""
     atari = {
-        figure.label: figure for figure in drawn if figure.label in ATARI_FIGURES and figure.file
+        figure.label: figure
+        for figure in drawn
+        if figure.label in atari_figures.ATARI_FIGURES and figure.file
     }
     evidence = Evidence(
-        runs={name: solve_runs(source) for name, source in sources.items()},
+        runs={name: solve_runs(source) for name, source in sources.items() if source.plan is None},
         numbers=theory | {label: figure.numbers for label, figure in atari.items()},
         names={name: source.describe() for name, source in sources.items()}
         | {name: record["path"] for name, record in theory.items()}

@@ -57,6 +57,8 @@ def reproduce_command(argv: list[str]) -> int:
     if options.records is not None:
         scales = catalogue.SCALES[catalogue.SCALES.index(options.scale) :]
         networks = networks if options.network else ("mlp", "table")
+    if runs_here and root.is_file():
+        raise config.SettingsError(f"--run needs a directory of records, not {root}")
     if runs_here:
         run_missing(options, reader, networks, scales, engine)
     command = f"ersac reproduce --scale {options.scale}"
@@ -92,10 +94,13 @@ def run_missing(
         source = reader.find(name, networks, scales)
         if source is None or source.ended < len(source.wanted):
             missing.append(name)
-    if reader.root.is_file():
-        raise config.SettingsError(f"--run needs a directory of records, not {reader.root}")
+    if not missing:
+        return
+
+    from ersac import api  # imports jax
+
     suffix = reproduction.NETWORKS[networks[0]]
-    planned = campaign.plan_sweeps(missing, options.scale, suffix, reader.root)
+    planned = campaign.plan_sweeps(missing, options.scale, suffix, reader.root, api.run_experiment)
     for name, reason in planned.refused.items():
         display.note(f"{name} is left out: {reason}")
     if not planned.plans:

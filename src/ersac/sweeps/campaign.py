@@ -6,12 +6,14 @@ No jax here.
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ersac import display
-from ersac.config import BootDQN, Experiment, Replay
+from ersac.config import BootDQN, DeepSea, Experiment, Replay
 from ersac.packages import is_missing
-from ersac.sweeps import catalogue, runner
+from ersac.sweeps import catalogue, ladder, runner
+from ersac.sweeps.cells import CellUnit
+from ersac.sweeps.ladder_tasks import LADDERS
 from ersac.sweeps.runner import Engine, Plan, Report, Unit
 
 # Rough costs on two cores, which weigh sweeps against each other in the time left.
@@ -27,12 +29,20 @@ class Planned(NamedTuple):
     refused: dict[str, str]
 
 
-def plan_sweeps(names: Sequence[str], scale: str, suffix: str, root: Path) -> Planned:
-    """Plan sweeps below a directory; suffix: `-table`, or nothing for networks."""
+def plan_sweeps(
+    names: Sequence[str], scale: str, suffix: str, root: Path, train: Callable[..., Any]
+) -> Planned:
+    """Plan sweeps below a directory; suffix: `-table`, or nothing for networks.
+
+    train: `ersac.api.run_experiment`, which this module may not import.
+    """
     plans, refused = [], {}
     for name in names:
         if (reason := why_not(name, suffix)) is not None:
             refused[name] = reason
+            continue
+        if name in LADDERS:
+            plans.append(plan_cells(name, scale, root, train))
             continue
         sweep = catalogue.SWEEPS[name + suffix]
         title = f"{name}{suffix}-{scale}"
@@ -42,12 +52,19 @@ def plan_sweeps(names: Sequence[str], scale: str, suffix: str, root: Path) -> Pl
     return Planned(plans, refused)
 
 
+def plan_cells(name: str, scale: str, root: Path, train: Callable[..., Any]) -> Plan:
+    """Plan a ladder below a directory."""
+    plan = ladder.plan_ladder(name, scale)
+    home = (root / plan.title).absolute()  # an environment may change the directory
+    return Plan(plan.title, home, plan.cells, [CellUnit(home, c, train) for c in plan.selected])
+
+
 def why_not(name: str, suffix: str = "") -> str | None:
     """Why a sweep cannot be run: its package is missing, or there is no such sweep."""
     package, extra = EXTRAS.get(name, (None, None))
     if package is not None and is_missing(package):
         return f"needs {package}: pip install '.[{extra}]'"
-    if name + suffix not in catalogue.SWEEPS:
+    if name not in LADDERS and name + suffix not in catalogue.SWEEPS:
         return f"there is no sweep {name}{suffix}"
     return None
 
@@ -59,6 +76,8 @@ def unit_seconds(unit: Unit) -> float:
 
 def step_seconds(settings: Experiment) -> float:
     """A rough estimate of the time of a step of one environment."""
+    if not isinstance(settings.env, DeepSea):
+        return 1 / settings.env.STEPS_PER_SECOND
     if isinstance(settings.agent, BootDQN):
         return BOOT_SECONDS
     return REPLAY_SECONDS if isinstance(settings.agent.buffer, Replay) else ON_POLICY_SECONDS
