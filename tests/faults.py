@@ -940,7 +940,7 @@ FAULTS = [
     # loops
     Fault(
         "loops/learn.py",
-        "learn",
+        "store_new",
         "drop_call",
         "loops/test_learn.py",
         "test_an_on_policy_rollout_is_observed_and_updated_on",
@@ -948,7 +948,7 @@ FAULTS = [
     ),
     Fault(
         "loops/learn.py",
-        "learn.update",
+        "update_once",
         "drop_call",
         "loops/test_learn.py",
         "test_a_replayed_rollout_is_corrected_by_importance_ratios",
@@ -956,7 +956,7 @@ FAULTS = [
     ),
     Fault(
         "loops/learn.py",
-        "learn.update",
+        "update_once",
         "drop_call",
         "loops/test_learn.py",
         "test_every_update_draws_its_own_batch",
@@ -1073,7 +1073,7 @@ FAULTS = [
         "drop_statement",
         "loops/test_host.py",
         "test_a_restored_run_has_the_learner_of_the_snapshot",
-        near="_replace",
+        near="HostCarry",
     ),
     Fault(
         "loops/host.py",
