@@ -1962,6 +1962,7 @@ FAULTS = [
         "reliability/test_ray_cluster.py",
         "test_a_unit_is_given_up_only_where_it_makes_no_progress",
         near="RETRIES",
+    ),
     # Atari
     Fault(
         "algorithm/normalise.py",
