@@ -108,8 +108,11 @@ class Reference:
 
 
 def assert_equals_gymnasium(game: str, steps: int, lockstep: bool) -> int:
-    """Compare with random actions; return the number of episodes that ended."""
-    settings = config.Atari(game, envs=2, lockstep=lockstep)
+    """Compare with random actions; return the number of episodes that ended.
+
+    In lock-step sticky actions are drawn by ersac, with other random numbers than the emulator's.
+    """
+    settings = config.Atari(game, envs=2, lockstep=lockstep, sticky=0.0 if lockstep else 0.25)
     env, rng = make_host_env(settings), np.random.default_rng(0)
     references = [Reference(settings, seed=1 + 40 + i) for i in range(2)]
     obs, ended = env.reset(40), 0
@@ -186,19 +189,31 @@ def test_an_action_out_of_range_is_an_error_and_does_not_hang(action, lockstep):
 
 
 def test_a_stored_game_goes_on_with_the_same_bits_in_another_emulator():
-    """With sticky actions and no-ops, whose random numbers are part of the state."""
+    """With sticky actions and no-ops, after an emulator that has acted something else.
+
+    Sticky actions repeat an action that is not in the emulator's own state.
+    """
     options = {"envs": 2, "lockstep": True, "max_frames": 120, "noops": 5}
     actions = np.random.default_rng(0).integers(6, size=(60, 2))
-    env = make("pong", **options)
-    env.reset(3)
-    steps_of(env, actions[:29])
-    state = env.snapshot()
-    expected = steps_of(env, actions[29:])
-    assert any(step.ended.any() for step in expected)
-    other = make("pong", **options)
+    env, other = make("pong", **options), make("pong", **options)
     other.reset(9)
-    other.restore(state)
-    assert_same_steps(steps_of(other, actions[29:]), expected)
+    env.reset(3)
+    for cut in range(0, 48, 8):
+        state = env.snapshot()
+        expected = steps_of(env, actions[cut : cut + 8])
+        steps_of(other, 5 - actions[:3])
+        other.restore(state)
+        assert_same_steps(steps_of(other, actions[cut : cut + 8]), expected)
+
+
+def test_the_share_of_sticky_frames_is_that_of_the_settings():
+    """And frames are independent."""
+    emulator = atari.Emulator(config.Atari(id="pong", sticky=0.25))
+    emulator.reset(1)
+    sticky = np.stack([emulator._draw_sticky() for _ in range(2_000)]).ravel()
+    assert sticky.mean() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 8_000) ** 0.5)
+    pairs = (sticky[1:] & sticky[:-1]).mean()
+    assert pairs == pytest.approx(0.0625, abs=5 * (0.0625 * 0.9375 / 8_000) ** 0.5)
 
 
 def test_sticky_actions_depend_on_the_seed_only():
@@ -239,7 +254,7 @@ def test_all_57_games_play_1000_frames(game):
 
 
 def test_one_game_is_a_gymnasium_environment_with_the_same_frames():
-    settings = config.Atari("freeway", envs=1)
+    settings = config.Atari("freeway", envs=1, sticky=0.0)
     env, game = make_host_env(settings), AtariGame(settings, render_mode="rgb_array")
     obs, (frame, _) = env.reset(5), game.reset(seed=5)
     np.testing.assert_array_equal(obs[0, ..., -1:], frame)

@@ -23,6 +23,7 @@ from ersac.types import Tree
 SIDE = 84  # pixels of an observation
 STATE_BYTES = 2**14  # of a serialised emulator, which has about 14,440
 MAX_SEED = 2**31 - 2
+STICKY = 1  # address of the random numbers of sticky actions; episodes have addresses without it
 
 
 class GameSteps(NamedTuple):
@@ -166,13 +167,18 @@ def fill_stacks(obs: np.ndarray, age: np.ndarray) -> np.ndarray:
 
 
 class Emulator:
-    """One game with the preprocessing of a single observation, whose state can be stored."""
+    """One game with the preprocessing of a single observation, whose state can be stored.
+
+    Sticky actions are drawn here: the emulator's own state lacks the action that they repeat, so
+    that a game which is restored would not go on as it was.
+    """
 
     def __init__(self, settings: config.Atari) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.settings, self.ale = settings, ale_py.ALEInterface()
-        self.ale.setFloat("repeat_action_probability", settings.sticky)
+        self.ale.setFloat("repeat_action_probability", 0.0)
         self.seed = self.episodes = self.frames = 0
+        self.steps = self.last = 0  # steps since the seed; the action of the newest frame
         self._load()
         ale, full = self.ale, settings.full_actions
         self.actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
@@ -187,9 +193,10 @@ class Emulator:
     def reset(self, seed: int | None = None) -> np.ndarray:
         """Start an episode; return its first frame [84, 84]."""
         if seed is not None:
-            self.seed, self.episodes = seed, 0
+            self.seed, self.episodes, self.steps = seed, 0, 0
             self._load()
         self.ale.reset_game()
+        self.last = 0
         rng = np.random.default_rng((self.seed, self.episodes))
         for _ in range(rng.integers(self.settings.noops + 1)):
             self.ale.act(0)
@@ -206,8 +213,11 @@ class Emulator:
         As in Gymnasium, no screen is read after the end of an episode.
         """
         reward, terminated, truncated = 0.0, False, False
+        sticky = self._draw_sticky()
         for left in reversed(range(self.settings.frame_skip)):
-            reward += self.ale.act(self.actions[action])
+            if not sticky[left]:
+                self.last = action
+            reward += self.ale.act(self.actions[self.last])
             self.frames += 1
             terminated = self.ale.game_over()
             truncated = not terminated and self.frames >= self.settings.max_frames
@@ -216,6 +226,14 @@ class Emulator:
             if left <= 1:
                 self.ale.getScreenGrayscale(self.screens[left])
         return self._merge(), reward, terminated, truncated
+
+    def _draw_sticky(self) -> np.ndarray:
+        """Which frames of a step repeat the action of the frame before; addressed by the step."""
+        self.steps += 1
+        if self.settings.sticky == 0:
+            return np.zeros(self.settings.frame_skip, bool)
+        rng = np.random.default_rng((self.seed, self.steps, STICKY))
+        return rng.random(self.settings.frame_skip) < self.settings.sticky
 
     def _merge(self) -> np.ndarray:
         """The maximum of both screens in the size of an observation: the mean of every area."""
@@ -266,7 +284,7 @@ def serial_games(settings: config.Atari) -> Games:
 
     def snapshot() -> Tree:
         states = [emulator.serialise() for emulator in emulators]
-        counts = [(e.seed, e.episodes, e.frames) for e in emulators]
+        counts = [(e.seed, e.episodes, e.frames, e.steps, e.last) for e in emulators]
         screens = np.stack([emulator.screens for emulator in emulators])
         state = {"states": np.stack(states), "counts": np.array(counts, np.int32)}
         return state | {"screens": screens, "window": window}
@@ -275,7 +293,9 @@ def serial_games(settings: config.Atari) -> Games:
         nonlocal window
         window = state["window"]
         for i, emulator in enumerate(emulators):
-            emulator.seed, emulator.episodes, emulator.frames = state["counts"][i].tolist()
+            seed, episodes, frames, steps, last = state["counts"][i].tolist()
+            emulator.seed, emulator.episodes, emulator.frames = seed, episodes, frames
+            emulator.steps, emulator.last = steps, last
             emulator.screens = np.array(state["screens"][i])
             emulator.restore(state["states"][i])
 
