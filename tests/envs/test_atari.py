@@ -108,10 +108,8 @@ class Reference:
 
 
 def assert_equals_gymnasium(game: str, steps: int, lockstep: bool) -> int:
-    """Compare with random actions; return the number of episodes that ended.
-
-    In lock-step sticky actions are drawn by ersac, with other random numbers than the emulator's.
-    """
+    """Compare with random actions; return the number of episodes that ended."""
+    # In lock-step actions are sticky on other frames than the emulator's.
     settings = config.Atari(game, envs=2, lockstep=lockstep, sticky=0.0 if lockstep else 0.25)
     env, rng = make_host_env(settings), np.random.default_rng(0)
     references = [Reference(settings, seed=1 + 40 + i) for i in range(2)]
@@ -189,38 +187,37 @@ def test_an_action_out_of_range_is_an_error_and_does_not_hang(action, lockstep):
 
 
 def test_a_stored_game_goes_on_with_the_same_bits_in_another_emulator():
-    """With sticky actions and no-ops, after an emulator that has acted something else.
-
-    Sticky actions repeat an action that is not in the emulator's own state.
-    """
-    options = {"envs": 2, "lockstep": True, "max_frames": 120, "noops": 5}
-    actions = np.random.default_rng(0).integers(6, size=(60, 2))
-    env, other = make("pong", **options), make("pong", **options)
-    other.reset(9)
+    """With sticky actions: the action that may be repeated is part of the state."""
+    options = {"envs": 8, "lockstep": True, "max_frames": 120, "noops": 5, "sticky": 0.6}
+    actions = np.random.default_rng(0).integers(6, size=(35, 8))
+    env = make("pong", **options)
     env.reset(3)
-    for cut in range(0, 48, 8):
-        state = env.snapshot()
-        expected = steps_of(env, actions[cut : cut + 8])
-        steps_of(other, 5 - actions[:3])
-        other.restore(state)
-        assert_same_steps(steps_of(other, actions[cut : cut + 8]), expected)
+    steps_of(env, actions[:21])
+    state = env.snapshot()
+    expected = steps_of(env, actions[21:])
+    assert any(step.ended.any() for step in expected)
+    other = make("pong", **options)
+    other.reset(9)
+    other.restore(state)
+    assert_same_steps(steps_of(other, actions[21:]), expected)
 
 
-def test_the_share_of_sticky_frames_is_that_of_the_settings():
-    """And frames are independent."""
-    emulator = atari.Emulator(config.Atari(id="pong", sticky=0.25))
-    emulator.reset(1)
-    sticky = np.stack([emulator._draw_sticky() for _ in range(2_000)]).ravel()
-    assert sticky.mean() == pytest.approx(0.25, abs=4 * (0.25 * 0.75 / 8_000) ** 0.5)
-    pairs = (sticky[1:] & sticky[:-1]).mean()
-    assert pairs == pytest.approx(0.0625, abs=5 * (0.0625 * 0.9375 / 8_000) ** 0.5)
+def test_a_quarter_of_the_frames_repeat_the_last_action():
+    emulator = atari.Emulator(config.Atari("pong"))
+    emulator.reset(5)
+    repeats = []
+    for emulator.frames in range(2 * atari.BLOCK):
+        repeats.append(emulator._repeats())
+    assert np.mean(repeats) == pytest.approx(0.25, abs=0.02)
+    assert repeats[: atari.BLOCK] != repeats[atari.BLOCK :]
 
 
-def test_sticky_actions_depend_on_the_seed_only():
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_sticky_actions_depend_on_the_seed_only(lockstep):
     actions = np.random.default_rng(0).integers(1, 3, size=(25, 2))
     runs = []
     for seed in (1, 1, 2):
-        env = make("freeway", envs=2)
+        env = make("freeway", envs=2, lockstep=lockstep)
         env.reset(seed)
         runs.append(steps_of(env, actions))
     assert_same_steps(runs[0], runs[1])

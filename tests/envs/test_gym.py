@@ -149,7 +149,7 @@ def test_frame_stacks_restart_at_a_truncation_and_at_a_reset():
         2,
         frames=3,
     )
-    assert env.observations == Box((3,))
+    assert env.observations == Box((3,), frames=3)
     for _ in range(2):
         first, steps = play(env, 0, np.zeros((6, 2), np.int32))
         np.testing.assert_array_equal(first, np.zeros((2, 3)))
@@ -171,7 +171,7 @@ def test_frames_of_images_are_stacked_along_the_channels():
             )
 
     env = host_env(Pictures, "pictures", 1, frames=2)
-    assert env.observations == Box((6, 5, 4), is_bytes=True)
+    assert env.observations == Box((6, 5, 4), is_bytes=True, frames=2)
     first, steps = play(env, 0, np.zeros((2, 1), np.int32))
     assert first.dtype == steps.obs.dtype == np.uint8
     np.testing.assert_array_equal(first[0, 3, 3], [0, 100, 0, 100])

@@ -6,7 +6,8 @@ setting is left to a default of the emulator's: those differ between its interfa
 
 Two implementations return the same observations and rewards: the emulator's own vector environment,
 which has threads and whose state cannot be read, and with `lockstep` one emulator after the other,
-whose state is part of a snapshot.
+whose state is part of a snapshot. The action that a sticky emulator would repeat is missing in its
+own state, so with `lockstep` actions are repeated here: as often, but on other frames.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from ersac.types import Tree
 SIDE = 84  # pixels of an observation
 STATE_BYTES = 2**14  # of a serialised emulator, which has about 14,440
 MAX_SEED = 2**31 - 2
-STICKY = 1  # address of the random numbers of sticky actions; episodes have addresses without it
+BLOCK = 4096  # frames for which repeated actions are drawn at once
 
 
 class GameSteps(NamedTuple):
@@ -176,9 +177,9 @@ class Emulator:
     def __init__(self, settings: config.Atari) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.settings, self.ale = settings, ale_py.ALEInterface()
-        self.ale.setFloat("repeat_action_probability", 0.0)
-        self.seed = self.episodes = self.frames = 0
-        self.steps = self.last = 0  # steps since the seed; the action of the newest frame
+        self.ale.setFloat("repeat_action_probability", 0.0)  # see `_repeats`
+        self.seed = self.episodes = self.frames = self.last = 0
+        self.drawn, self.repeats = (-1, -1, -1), [False]  # whether to repeat, for BLOCK frames
         self._load()
         ale, full = self.ale, settings.full_actions
         self.actions = ale.getLegalActionSet() if full else ale.getMinimalActionSet()
@@ -202,7 +203,7 @@ class Emulator:
             self.ale.act(0)
             if self.ale.game_over():
                 self.ale.reset_game()
-        self.episodes, self.frames = self.episodes + 1, 0
+        self.episodes, self.frames, self.last = self.episodes + 1, 0, 0
         self.ale.getScreenGrayscale(self.screens[0])
         self.screens[1] = 0
         return self._merge()
@@ -215,7 +216,7 @@ class Emulator:
         reward, terminated, truncated = 0.0, False, False
         sticky = self._draw_sticky()
         for left in reversed(range(self.settings.frame_skip)):
-            if not sticky[left]:
+            if not self._repeats():
                 self.last = action
             reward += self.ale.act(self.actions[self.last])
             self.frames += 1
@@ -227,13 +228,14 @@ class Emulator:
                 self.ale.getScreenGrayscale(self.screens[left])
         return self._merge(), reward, terminated, truncated
 
-    def _draw_sticky(self) -> np.ndarray:
-        """Which frames of a step repeat the action of the frame before; addressed by the step."""
-        self.steps += 1
-        if self.settings.sticky == 0:
-            return np.zeros(self.settings.frame_skip, bool)
-        rng = np.random.default_rng((self.seed, self.steps, STICKY))
-        return rng.random(self.settings.frame_skip) < self.settings.sticky
+    def _repeats(self) -> bool:
+        """Whether the emulator repeats its last action in this frame instead of the new one."""
+        block, index = divmod(self.frames, BLOCK)
+        if self.drawn != (self.seed, self.episodes, block):
+            self.drawn = (self.seed, self.episodes, block)
+            draws = np.random.default_rng((*self.drawn, 1)).random(BLOCK)
+            self.repeats = (draws < self.settings.sticky).tolist()
+        return self.repeats[index]
 
     def _merge(self) -> np.ndarray:
         """The maximum of both screens in the size of an observation: the mean of every area."""
@@ -284,7 +286,7 @@ def serial_games(settings: config.Atari) -> Games:
 
     def snapshot() -> Tree:
         states = [emulator.serialise() for emulator in emulators]
-        counts = [(e.seed, e.episodes, e.frames, e.steps, e.last) for e in emulators]
+        counts = [(e.seed, e.episodes, e.frames, e.last) for e in emulators]
         screens = np.stack([emulator.screens for emulator in emulators])
         state = {"states": np.stack(states), "counts": np.array(counts, np.int32)}
         return state | {"screens": screens, "window": window}
@@ -293,9 +295,8 @@ def serial_games(settings: config.Atari) -> Games:
         nonlocal window
         window = state["window"]
         for i, emulator in enumerate(emulators):
-            seed, episodes, frames, steps, last = state["counts"][i].tolist()
-            emulator.seed, emulator.episodes, emulator.frames = seed, episodes, frames
-            emulator.steps, emulator.last = steps, last
+            counts = state["counts"][i].tolist()
+            emulator.seed, emulator.episodes, emulator.frames, emulator.last = counts
             emulator.screens = np.array(state["screens"][i])
             emulator.restore(state["states"][i])
 
