@@ -168,11 +168,7 @@ def fill_stacks(obs: np.ndarray, age: np.ndarray) -> np.ndarray:
 
 
 class Emulator:
-    """One game with the preprocessing of a single observation, whose state can be stored.
-
-    Sticky actions are drawn here: the emulator's own state lacks the action that they repeat, so
-    that a game which is restored would not go on as it was.
-    """
+    """One game with the preprocessing of a single observation, whose state can be stored."""
 
     def __init__(self, settings: config.Atari) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -194,10 +190,9 @@ class Emulator:
     def reset(self, seed: int | None = None) -> np.ndarray:
         """Start an episode; return its first frame [84, 84]."""
         if seed is not None:
-            self.seed, self.episodes, self.steps = seed, 0, 0
+            self.seed, self.episodes = seed, 0
             self._load()
         self.ale.reset_game()
-        self.last = 0
         rng = np.random.default_rng((self.seed, self.episodes))
         for _ in range(rng.integers(self.settings.noops + 1)):
             self.ale.act(0)
@@ -214,7 +209,6 @@ class Emulator:
         As in Gymnasium, no screen is read after the end of an episode.
         """
         reward, terminated, truncated = 0.0, False, False
-        sticky = self._draw_sticky()
         for left in reversed(range(self.settings.frame_skip)):
             if not self._repeats():
                 self.last = action
