@@ -251,7 +251,7 @@ def test_all_57_games_play_1000_frames(game):
 
 
 def test_one_game_is_a_gymnasium_environment_with_the_same_frames():
-    settings = config.Atari("freeway", envs=1, sticky=0.0)
+    settings = config.Atari("freeway", envs=1, lockstep=True)
     env, game = make_host_env(settings), AtariGame(settings, render_mode="rgb_array")
     obs, (frame, _) = env.reset(5), game.reset(seed=5)
     np.testing.assert_array_equal(obs[0, ..., -1:], frame)
