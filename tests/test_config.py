@@ -8,7 +8,7 @@ import pytest
 from ersac import api, config
 from ersac.config import SettingsError, cgroup
 from ersac.config import memory as memory_module
-from ersac.config.presets import PRESETS
+from ersac.config.presets import PRESETS, preset
 from ersac.loops import devices
 
 
@@ -214,3 +214,15 @@ def test_a_million_frames_of_replay_take_seven_gigabytes():
     need = lambda capacity: config.bytes_needed(config.override(settings, capacity=capacity), size)
     # Twice: on the device, and on the host while a checkpoint is written.
     assert 7.0e9 < (need(20_001) - need(1)) / 2 < 8.2e9
+
+
+def test_large_images_have_an_update_for_each_rollout():
+    """For replay and PPO only the learning rate of the convolutions differs."""
+    atari, gym = config.parse_env("atari:Freeway"), config.parse_env("gym:CartPole-v1")
+    assert preset("ersac", env=atari).buffer == config.OnPolicy(passes=1, minibatch=1)
+    assert preset("ersac", env=gym).buffer == config.OnPolicy(passes=2, minibatch=4)
+    for name in ("ersac-replay", "ersac-ppo"):
+        assert preset(name, env=atari).buffer == preset(name, env=gym).buffer
+    assert {preset(name, env=atari).learning_rate for name in ("ersac", "vanilla-replay")} == {
+        2.5e-4
+    }

@@ -49,6 +49,7 @@ class DeepSea:
     on_host: ClassVar[Literal[False]] = False  # it runs on the device, inside the compiled loop
     stores_state: ClassVar = True  # a resumed run continues its episodes
     has_maps: ClassVar[Literal[True]] = True  # values can be drawn on its grid
+    large_images: ClassVar[bool] = False
     reports_returns: ClassVar = False  # goals are reported instead
 
     depth: Annotated[int, Range(1, 1000)] = 20
@@ -72,6 +73,7 @@ class Gymnax:
     on_host: ClassVar[Literal[False]] = False
     stores_state: ClassVar = True
     has_maps: ClassVar[Literal[False]] = False
+    large_images: ClassVar[bool] = False
     reports_returns: ClassVar = True
     episode_length: ClassVar[None] = None  # it varies
     depth: ClassVar[None] = None
@@ -93,6 +95,7 @@ class Gym:
     on_host: ClassVar[Literal[True]] = True
     stores_state: ClassVar = False
     has_maps: ClassVar[Literal[False]] = False
+    large_images: ClassVar[bool] = False
     reports_returns: ClassVar = True
     episode_length: ClassVar[None] = None
     depth: ClassVar[None] = None
@@ -127,6 +130,7 @@ class Atari:
     STEPS_PER_SECOND: ClassVar = 500  # on two cores, learning included
     on_host: ClassVar[Literal[True]] = True
     has_maps: ClassVar[Literal[False]] = False
+    large_images: ClassVar[bool] = True
     reports_returns: ClassVar = True
     episode_length: ClassVar[None] = None
     depth: ClassVar[None] = None
@@ -134,7 +138,7 @@ class Atari:
     make: ClassVar[None] = None  # there is only the emulator
 
     id: Annotated[str, tyro.conf.Suppress] = "freeway"
-    envs: Annotated[int, Range(1, 4_096)] = 16
+    envs: Annotated[int, Range(1, 4_096)] = 8
     """Parallel games per seed."""
     workers: Annotated[int, Range(0, 1_024)] = 0
     """Threads that step the games; 0: one for each core."""

@@ -143,6 +143,10 @@ TABLE_PRESETS: dict[str, ActorCritic] = {
 # gamma is the usual 0.99; the paper's longer horizon suits DeepSea, which is deterministic.
 PARALLEL: dict[str, Any] = {"rollout": 16, "gamma": 0.99, "lam": 0.9}
 
+# Convolutions on the CPU are fastest for few images, so every rollout has an update of its own.
+LARGE_IMAGES: dict[str, Any] = {"passes": 1, "minibatch": 1}
+IMAGE_LEARNING_RATE = 2.5e-4  # of Adam, which trains convolutions
+
 
 def preset(
     agent_name: str,
@@ -161,6 +165,10 @@ def preset(
     agent: ActorCritic | BootDQN = pick("agent", agent_name, table)
     if isinstance(agent, ActorCritic) and env.envs > 1:
         agent = for_parallel_envs(agent)
+    if isinstance(agent, ActorCritic) and env.large_images:
+        on_policy = isinstance(agent.buffer, OnPolicy) and agent.objective == "payoff"
+        changes = LARGE_IMAGES if on_policy else {}
+        agent = override(agent, **changes, learning_rate=IMAGE_LEARNING_RATE)
     if uncertainty is None:
         return agent
     if not isinstance(agent, ActorCritic):
