@@ -36,6 +36,8 @@ ADDED: dict[str, Any] = {
     "env_kwargs": None,
     "clip_rewards": False,
     "image_torso": "small",
+    "objective": "payoff",
+    "clip": 0.2,
     "schedule": "constant",
     "schedule_steps": 0.0,
 }
