@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
+MAX_MAPS = 30_000  # Linux allows a process 65,530
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # In the cache directory of the library, so that all clones on a machine share compiled programs.
 cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ersac" / "tests"
@@ -20,3 +21,15 @@ def float64() -> Iterator[None]:
     jax.config.update("jax_enable_x64", True)  # enable_x64 would hold in this thread only
     yield
     jax.config.update("jax_enable_x64", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_compiled_programs() -> Iterator[None]:
+    """Drop compiled programs before they use up the memory maps that a process may have.
+
+    XLA aborts when there are no more; a program that is needed again comes from the disk cache.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MAX_MAPS:
+        jax.clear_caches()

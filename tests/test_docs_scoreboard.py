@@ -1,4 +1,4 @@
-"""docs/scoreboard.md has the rows of results/scoreboard.json.
+"""docs/scoreboard.md has the rows of results/scoreboard/deep-sea.json.
 
 `python tests/test_docs_scoreboard.py --write` writes the page.
 """
@@ -16,7 +16,7 @@ from ersac.analysis.scores import RELIABLE_GOALS, RELIABLE_WINDOW
 from ersac.config import SettingsError
 
 ROOT = Path(__file__).parent.parent
-PAGE, ROWS = ROOT / "docs" / "scoreboard.md", ROOT / "results" / "scoreboard.json"
+PAGE, ROWS = ROOT / "docs" / "scoreboard.md", ROOT / "results" / "scoreboard" / "deep-sea.json"
 HEAD = f"""# DeepSea scoreboard
 
 Episodes until DeepSea is solved, for every method of which we know a number. Fewer is better; an
@@ -61,8 +61,8 @@ By default an observation is a vector with a one at the agent's cell, as in bsui
 after the last step; with `--observations index` it is the number of the cell, and -1 after the last
 step. It needs `pip install ".[gym]"`. The command prints what each seed reached and the rows for
 this page. To add one, put the object that `--json` prints under `rows` into
-`results/scoreboard.json`, run `python tests/test_docs_scoreboard.py --write`, and send a pull
-request that says how to run the agent.
+`results/scoreboard/deep-sea.json`, run `python tests/test_docs_scoreboard.py --write`, and send a
+pull request that says how to run the agent.
 """
 
 

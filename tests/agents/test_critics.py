@@ -141,6 +141,7 @@ def make_inputs(seed: int, log_tau, predicted=None) -> tuple[actor_critic.Critic
         bonuses,
         weight,
         ones,
+        ones,
         zero,
         zero,
     ), sigma2
@@ -191,6 +192,7 @@ def logit_gradient(normalise_advantages: bool, tau: float) -> np.ndarray:
             bonuses[:-1, 0],
             bonuses,
             jnp.asarray(tau),
+            one,
             one,
             zero,
             zero,
@@ -371,6 +373,7 @@ def test_the_mean_target_is_k_whatever_the_head_says(float64):
             of(bonus),
             jnp.asarray(tau),
             ones,
+            ones,
             zero,
             zero,
         )
@@ -434,6 +437,7 @@ def estimate_uniform(
         bonuses[:-1, 0],
         bonuses,
         jnp.asarray(tau),
+        mask,
         mask,
         jnp.asarray(running),
         jnp.asarray(credit),

@@ -108,6 +108,8 @@ def fits(settings: config.Experiment) -> bool:
     agent, estimator = settings.agent, getattr(settings.agent, "uncertainty", None)
     if isinstance(agent, config.BootDQN):
         return True
+    if agent.objective == "clipped" and agent.critic == "all-actions":
+        return False
     if agent.network == "table":
         return not isinstance(estimator, config.Rnd)
     layers = (

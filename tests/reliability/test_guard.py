@@ -169,6 +169,9 @@ def test_vectors_and_the_last_matrix_are_summed():
 def test_exit_code_3_and_the_last_good_checkpoint_stays(injector, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(checkpointer.Checkpointer, "due", lambda self: True)
     monkeypatch.setattr(picture, "picture_png", lambda _: b"")
+    # The maps are drawn from the same functions, outside of the program with the injector.
+    cells = np.zeros(SMALL["depth"] ** 2)
+    monkeypatch.setattr(device, "learner_maps", lambda settings, learner: (cells, cells))
     names = {"--checkpoint-seconds": code("reward", 27, (ROLLOUT * 27 + 3) % DEPTH)} | {
         f"--{name}": SMALL[name] for name in ("depth", "seeds")
     }

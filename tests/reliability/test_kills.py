@@ -101,10 +101,10 @@ class KilledRuns:
         self.compare(directory)
 
 
-@pytest.mark.timeout(600)  # nine agents are compiled
+@pytest.mark.timeout(600)  # every agent is compiled
 def test_sigkill_sigint_and_sigterm(tmp_path, left):
     runs = KilledRuns(tmp_path, 300, left, seed=1)
-    runs.send([*[signal.SIGKILL] * 5, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 5])
+    runs.send([*[signal.SIGKILL] * 7, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 6])
     assert {met for met, _ in runs.met} == set(PRESETS)
 
 

@@ -1,4 +1,4 @@
-"""The DeepSea scoreboard: the rows of results/scoreboard.json, checked and sorted. No jax here.
+"""The DeepSea scoreboard: results/scoreboard/deep-sea.json, checked and sorted. No jax here.
 
 Whoever adds a row adds an object with the fields of `FIELDS` to the file and runs
 `python tests/test_docs_scoreboard.py --write`, which makes docs/scoreboard.md.
