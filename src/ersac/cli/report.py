@@ -52,7 +52,8 @@ def report_command(argv: list[str]) -> int:
     if options.out is not None:
         result = page.write_report(collect(), options.out)
         if not options.output.quiet:
-            print(f"{result['runs']:,} runs in {options.out}", flush=True)
+            runs = "1 run" if result["runs"] == 1 else f"{result['runs']:,} runs"
+            print(f"{runs} in {options.out}", flush=True)
     if options.serve:
         return serve_report(collect, options, result)
     return print_json(result, options.output)

@@ -53,7 +53,7 @@ def encode_levels(values: np.ndarray) -> dict[str, Any]:
 
 
 def encode_values(name: str, values: np.ndarray) -> dict[str, Any]:
-    """Return the values of a quantity: levels, or floats where small ones are told apart too."""
+    """Return the values of a quantity: levels, or floats where small ones differ too."""
     return {"floats": encode_floats(values)} if name in LOGARITHMIC else encode_levels(values)
 
 
