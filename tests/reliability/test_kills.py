@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,15 @@ from ersac.config.presets import PRESETS
 VICTIM = Path(__file__).with_name("victim.py")
 WRITE_SECONDS = 0.01  # per write and sync of a victim's disk
 SESSION_SECONDS = 0.3  # at most, from a victim's first save to its end
+# One of each kind of state: counters, episodes for replay, a replay buffer, networks of RND.
+KINDS = ("ersac", "ersac-local-replay", "boot-dqn", "ppo-rnd")
 
 
-def start(directory: Path, episodes: int, write_seconds: float) -> subprocess.Popen[str]:
+def start(
+    directory: Path, episodes: int, write_seconds: float, presets: Sequence[str]
+) -> subprocess.Popen[str]:
     argv = [sys.executable, str(VICTIM), str(directory), str(episodes), str(write_seconds)]
+    argv += presets
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -30,15 +36,20 @@ def assert_ends(process: subprocess.Popen[str]) -> None:
 
 
 def run_and_signal(
-    directory: Path, episodes: int, number: int, presets: list[str], rng: random.Random
+    directory: Path,
+    episodes: int,
+    number: int,
+    presets: Sequence[str],
+    targets: Sequence[str],
+    rng: random.Random,
 ) -> tuple[str, bool]:
-    """Run until one of the presets is saved, then send a signal at a random time.
+    """Run until one of the targets is saved, then send a signal at a random time.
 
     Returns the preset that was hit, or 'done', or 'between' two of them, and whether the end came
     inside a write.
     """
-    with start(directory, episodes, WRITE_SECONDS) as process:
-        met = next(line.strip() for line in process.stdout if line.strip() in [*presets, "done"])
+    with start(directory, episodes, WRITE_SECONDS, presets) as process:
+        met = next(line.strip() for line in process.stdout if line.strip() in [*targets, "done"])
         if met != "done":
             time.sleep(rng.uniform(0, SESSION_SECONDS))
             process.send_signal(number)
@@ -65,16 +76,19 @@ def run_and_signal(
 class KilledRuns:
     """Runs that are stopped again and again, and compared with undisturbed ones."""
 
-    def __init__(self, root: Path, episodes: int, left, seed: int) -> None:
+    def __init__(
+        self, root: Path, episodes: int, left, seed: int, presets: Sequence[str] = tuple(PRESETS)
+    ) -> None:
         self.root, self.episodes, self.left, self.rng = root, episodes, left, random.Random(seed)
+        self.presets = presets
         self.met: list[tuple[str, bool]] = []
         self.rounds = 0
-        self.undisturbed = start(root / "undisturbed", episodes, 0.0)
+        self.undisturbed = start(root / "undisturbed", episodes, 0.0, presets)
 
     def compare(self, directory: Path) -> None:
         if self.undisturbed.returncode is None:
             assert_ends(self.undisturbed)
-        for preset in PRESETS:
+        for preset in self.presets:
             expected = self.left(self.root / "undisturbed" / preset)
             assert len(expected) > 50
             assert self.left(directory / preset) == expected, preset
@@ -82,7 +96,7 @@ class KilledRuns:
 
     def send(self, signals: list[int]) -> None:
         """Send every signal to a run, with the presets taking turns."""
-        names, directory = list(PRESETS), self.root / "run"
+        names, directory = self.presets, self.root / "run"
         for k, number in enumerate(signals):
             met = "between"
             while met in ("between", "done"):
@@ -90,6 +104,7 @@ class KilledRuns:
                     directory,
                     self.episodes,
                     number,
+                    names,
                     names[k * len(names) // len(signals) :],
                     self.rng,
                 )
@@ -97,15 +112,14 @@ class KilledRuns:
                     self.compare(directory)
                     shutil.rmtree(directory)
             self.met.append((met, inside))
-        assert_ends(start(directory, self.episodes, 0.0))
+        assert_ends(start(directory, self.episodes, 0.0, self.presets))
         self.compare(directory)
 
 
-@pytest.mark.timeout(600)  # every agent is compiled
 def test_sigkill_sigint_and_sigterm(tmp_path, left):
-    runs = KilledRuns(tmp_path, 300, left, seed=1)
-    runs.send([*[signal.SIGKILL] * 7, signal.SIGINT, signal.SIGTERM, *[signal.SIGKILL] * 6])
-    assert {met for met, _ in runs.met} == set(PRESETS)
+    runs = KilledRuns(tmp_path, 300, left, seed=1, presets=KINDS)
+    runs.send([signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+    assert {met for met, _ in runs.met} == set(KINDS)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Runs that tests kill: every preset in turn, saved after every chunk on a slow disk.
+"""Runs that tests kill: presets in turn, saved after every chunk on a slow disk.
 
-Arguments: directory, episodes, seconds per write.
+Arguments: directory, episodes, seconds per write, presets.
 """
 
 import math
@@ -43,12 +43,13 @@ def slowly(function, seconds: float):
     return operation
 
 
-def main(directory: Path, episodes: str, seconds: float) -> None:
+def main(directory: Path, episodes: str, seconds: float, presets: list[str]) -> None:
     checkpointer.COST_SHARE = math.inf
     disk.OPS = disk.OPS._replace(write=slowly(os.write, seconds), fsync=slowly(os.fsync, seconds))
     picture.draw_picture, picture.picture_png = lambda *_: None, lambda _: b"a picture"
     save = checkpoint.save_checkpoint
-    for preset, settings in PRESETS.items():
+    for preset in presets:
+        settings = PRESETS[preset]
         buffer = getattr(settings, "buffer", None)
         # The largest replay would take seconds to save.
         small = ["--replay", "500"] if hasattr(settings, "replay") else []
@@ -81,4 +82,4 @@ def main(directory: Path, episodes: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]))
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:])

@@ -91,8 +91,7 @@ def test_agents_are_pooled_and_told_apart_by_as_few_settings_as_needed(runs):
 def test_the_table_of_agents_has_medians_and_intervals_over_all_seeds(runs):
     found = collect.collect_runs([runs.first, runs.second])
     (group,) = tables.group_runs(found)
-    records = [run.record for run in found if run.record is not None]
-    cells = tables.agent_row_cells(group, found, [tables.score_seeds(r) for r in records])
+    cells = tables.agent_row_cells(group, found, tables.score_runs(found))
     goals = [stats.goals for path in (runs.first, runs.second) for stats in ersac.read(path).seeds]
     shares = [float(array[-100:].mean()) for array in goals]
     low, high = scores.median_interval(shares)
@@ -103,6 +102,30 @@ def test_the_table_of_agents_has_medians_and_intervals_over_all_seeds(runs):
     assert cells[5].number == count / 4
     low, high = scores.wilson_interval(count, 4)
     assert cells[5].text == f"{count} of 4 ({low:.0%} to {high:.0%})"
+
+
+@pytest.mark.parametrize(
+    ("env", "reached", "cell"),
+    [
+        ({"id": "MountainCarContinuous-v0"}, False, "0 of 2"),  # solved at a return of 90
+        ({"id": "Pendulum-v1"}, False, "-"),  # Gymnasium says of no return that it is solved
+        ({"id": "Pendulum-v1", "target": -200.0}, False, "0 of 2"),
+        ({"id": "Pendulum-v1"}, True, "0 of 2"),  # one episode reached a goal
+        ({"name": "Breakout-MinAtar"}, False, "-"),
+    ],
+)
+def test_solved_is_shown_where_something_counts_as_solved(runs, env, reached, cell):
+    (run,) = collect.collect_runs([runs.first])
+    assert run.record is not None
+    seeds = [stats._replace(goals=np.zeros(len(stats.goals), bool)) for stats in run.record.seeds]
+    if reached:
+        seeds[0].goals[3] = True
+    record = run.record._replace(
+        depth=None, seeds=seeds, settings=run.record.settings | {"env": env}
+    )
+    found = [run._replace(record=record)]
+    (scores_of_run,) = tables.score_runs(found)
+    assert tables.run_row_cells(found[0], "ersac", scores_of_run)[6].text == cell
 
 
 def test_a_single_seed_has_no_interval():

@@ -10,7 +10,7 @@ import pytest
 import ersac
 from ersac.cli import main
 from ersac.cli.watch import WatchOptions, follow_run
-from ersac.runs import disk, run_dir
+from ersac.runs import disk, exits, run_dir
 
 
 def watch(capsys, *argv: str) -> tuple[int, list[str]]:
@@ -44,7 +44,7 @@ def test_a_stopped_run_says_how_to_resume(runs, capsys):
 
 def test_a_damaged_run_says_why(runs, capsys):
     code, lines = watch(capsys, str(runs.damaged))
-    assert code == 0
+    assert code == exits.IO  # a script that waits for the run must not go on
     assert f"{runs.damaged} is damaged: facts.npz" in lines[-1]
 
 

@@ -125,3 +125,13 @@ def test_settings_are_read_as_they_were_written(tmp_path, agent):
     (tmp_path / run_dir.SETTINGS).write_text(json.dumps(written))
     with pytest.raises(disk.DiskError, match="is damaged"):
         run_dir.read_settings(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "model"), [("25", "1"), ("26", "2")])
+def test_processors_of_one_name_are_told_apart(tmp_path, family, model):
+    """A virtual machine shows only a family's name, and a model rounds differently."""
+    cpu = f"vendor_id\t: AMD\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n"
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpu}\nprocessor\t: 1\n{cpu}\n")
+    name = run_dir.processor_name(tmp_path / "cpuinfo")
+    assert name == f"AMD EPYC cpu family {family} model {model}"
+    assert run_dir.processor_name(tmp_path / "none") == ""

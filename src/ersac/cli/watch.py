@@ -11,7 +11,7 @@ from ersac import config
 from ersac.cli.commands import OutputOptions, print_json
 from ersac.cli.parsing import parse
 from ersac.config import Experiment, SettingsError
-from ersac.runs.exits import printable
+from ersac.runs.exits import IO, OK, printable
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,14 @@ def watch_command(argv: list[str]) -> int:
         raise SettingsError("which run? ersac watch RUN")
 
     from ersac.runs import run_dir
+    from ersac.sweeps.listing import DAMAGED, FAILED
 
     settings = run_dir.read_settings(options.run)
     view = follow_run(options.run, settings, options)
     if not options.output.quiet:
         print_view(options.run, view)
-    return print_json(view_json(options.run, view), options.output)
+    code = print_json(view_json(options.run, view), options.output)
+    return code or (IO if view.state in (FAILED, DAMAGED) else OK)
 
 
 def follow_run(directory: Path, settings: Experiment, options: WatchOptions) -> RunView:

@@ -102,7 +102,7 @@ def make_environment() -> Any:
 def render_tables(runs: Sequence[ReportRun], groups: Sequence[AgentGroup]) -> dict[str, str]:
     """Return the parts of the page that are tables, as HTML: above and below the curves."""
     states = [run.state for run in runs]
-    reached = [None if run.record is None else tables.score_seeds(run.record) for run in runs]
+    reached = tables.score_runs(runs)
     values = {
         "run_columns": tables.RUN_COLUMNS,
         "agent_columns": tables.AGENT_COLUMNS,

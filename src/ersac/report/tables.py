@@ -29,7 +29,7 @@ class Scores(NamedTuple):
     """What the seeds of a run, or of all runs of an agent, have reached."""
 
     finals: list[float]  # by seed: share of goals (DeepSea) or mean return, last 100 episodes
-    solved: list[int | None]  # by seed: the episode
+    solved: list[int | None]  # by seed: the episode; empty if the environment has no goal
 
 
 class AgentGroup(NamedTuple):
@@ -88,6 +88,42 @@ def distinguishing_settings(flat: Sequence[dict[str, str]]) -> list[str]:
     while classes(chosen) < wanted:
         chosen.append(max(left, key=lambda name: classes([*chosen, name])))
     return chosen
+
+
+def score_runs(runs: Sequence[ReportRun]) -> list[Scores | None]:
+    """Return the scores of every run that could be read.
+
+    An environment in which nothing counts as solved has no numbers of solved seeds.
+    """
+    records = [run.record for run in runs]
+    goals = {env_label(record) for record in records if record is not None and has_goal(record)}
+    scores_of_all = [None if record is None else score_seeds(record) for record in records]
+    return [
+        found
+        if record is None or found is None or env_label(record) in goals
+        else found._replace(solved=[])
+        for record, found in zip(records, scores_of_all, strict=True)
+    ]
+
+
+def has_goal(record: RunRecord) -> bool:
+    """Return whether something counts as solved in the environment of a run.
+
+    It is a return that was set or registered, or what the environment itself reported.
+    """
+    if record.depth is not None or any(stats.goals.any() for stats in record.seeds):
+        return True
+    env = record.settings.get("env", {})
+    return env.get("target") is not None or registered_threshold(env.get("id", "")) is not None
+
+
+def registered_threshold(name: str) -> float | None:
+    """Return the mean return at which Gymnasium says that an environment is solved, if it does."""
+    try:
+        from ersac.envs.gym.make import reward_threshold  # an extra
+    except ImportError:
+        return None
+    return reward_threshold(name)
 
 
 def score_seeds(record: RunRecord) -> Scores:

@@ -354,7 +354,7 @@ def fingerprint(env: config.Environment | None = None) -> dict[str, Any]:
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "packages": packages | env_packages(env),
-        "machine": f"{platform.machine()} {_processor()}".strip(),
+        "machine": f"{platform.machine()} {processor_name()}".strip(),
         "system": platform.system(),
         "visible_cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
@@ -394,13 +394,22 @@ def env_packages(env: config.Environment | None) -> dict[str, str]:
     return versions
 
 
-def _processor() -> str:
-    """Return the processor's name where the system has it: compiled code depends on it."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        return next(
-            (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
-        )
-    return ""
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the first processor's name, family and model where the system has them.
+
+    Compiled code depends on them, and a virtual machine may show several models by one name.
+    """
+    names = ("model name", "cpu family", "model")
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError), open(cpuinfo) as file:
+        for line in file:
+            name, _, value = (part.strip() for part in line.partition(":"))
+            if not name:  # the next processor follows
+                break
+            if name in names:
+                found[name] = value
+    texts = [found.get(names[0], ""), *(f"{n} {found[n]}" for n in names[1:] if n in found)]
+    return " ".join(filter(None, texts))
 
 
 def write_fingerprint(directory: Path, env: config.Environment | None = None) -> None:
