@@ -116,6 +116,10 @@ def test_the_weighted_entropy_is_the_entropy_where_all_weights_are_equal(float64
     np.testing.assert_allclose(
         game.entropy_bonus(each, log_pi, entropy), game.entropy_bonus(one, log_pi, entropy)
     )
+    of_a_density = jnp.full((2, 1), 0.2)  # one number for all of a continuous action
+    np.testing.assert_allclose(
+        game.entropy_bonus(of_a_density, log_pi[:, :1], entropy), 0.2 * entropy
+    )
     weights = jnp.array([[1.0, 2.0, 3.0], [0.5, 0.0, 0.1]])
     expected = -(np.exp(log_pi) * log_pi * weights).sum(axis=-1)
     np.testing.assert_allclose(game.entropy_bonus(weights, log_pi, entropy), expected)
