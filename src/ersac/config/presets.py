@@ -75,6 +75,7 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
         risk=LocalSeeking(),
         uncertainty=Ensemble(prior_scale=0.1, sigma_scale=0.3, reward_rate=0.9),
         policy_rate=0.1,
+        lam=0.9,
     ),
     "ersac-local-replay": dataclasses.replace(NETWORK_REPLAY, risk=LocalSeeking()),
     "ersac-ppo": dataclasses.replace(NETWORK, **CLIPPED),

@@ -331,6 +331,63 @@ def replay_sweeps(lines: LineFactory) -> dict[str, Sweep]:
     }
 
 
+def local_sweeps(lines: LineFactory) -> dict[str, Sweep]:
+    """A tau for each state and action, beside one tau for all."""
+    line = lines.line
+    local, far = line("ersac-local", "ersac-local"), {"gamma": 0.999}
+    return {
+        "local": Sweep(
+            "episodes until solved against depth, with a tau for each state and action",
+            (local,),
+            sizes(
+                SweepSize((5, 10), 2, 1_500),
+                SweepSize(tuple(range(10, 101, 10)), 5, 30_000),
+                SweepSize(tuple(range(10, 101, 10)), 20, 100_000),
+            ),
+        ),
+        "local-100": Sweep(
+            "a hundred seeds at depth 100, to the end of the budget, with a tau for each state",
+            (local,),
+            sizes(
+                SweepSize((15,), 8, 2_000),
+                SweepSize((100,), 20, 30_000),
+                SweepSize((100,), 100, 30_000),
+            ),
+            stop_when_solved=False,
+        ),
+        "local-far": Sweep(
+            "depth 250 and deeper, with a tau for each state and action",
+            (line("ersac-local-far", "ersac-local", **far),),
+            sizes(
+                SweepSize((25,), 2, 5_000),
+                SweepSize((250,), 20, 150_000),
+                SweepSize((250, 400, 500), 20, 1_000_000),
+            ),
+        ),
+        "local-replay": Sweep(
+            "episodes until solved against depth, with replay and a tau for each state and action",
+            (line("ersac-local-replay", "ersac-local-replay"),),
+            sizes(
+                SweepSize((5, 10, 15), 2, 1_500),
+                SweepSize((10, 20, 40, 50, 100), 5, 10_000),
+                SweepSize((*range(10, 101, 10), 250), 20, 40_000),
+            ),
+        ),
+        "local-stochastic": Sweep(
+            "stochastic DeepSea, one tau and a tau for each state and action",
+            tuple(
+                agent._replace(name=f"{agent.name}-stochastic", stochastic=True)
+                for agent in (local, line("ersac", "ersac"))
+            ),
+            sizes(
+                SweepSize((5, 10), 2, 3_000),
+                SweepSize((10, 20, 30), 5, 30_000),
+                SweepSize((10, 20, 30, 40, 50), 20, 100_000),
+            ),
+        ),
+    }
+
+
 def robustness_sweeps(lines: LineFactory) -> dict[str, Sweep]:
     """ERSAC with other settings, and stochastic DeepSea."""
     line = lines.line
@@ -465,6 +522,7 @@ def deep_sea_sweeps(network: str) -> dict[str, Sweep]:
     return {
         **depth_sweeps(lines),
         **replay_sweeps(lines),
+        **local_sweeps(lines),
         **robustness_sweeps(lines),
         **tuning_sweeps(lines),
     }
