@@ -2024,14 +2024,14 @@ FAULTS = [
         index=1,
     ),
     Fault(
-        "analysis/claims.py",
+        "analysis/quantities.py",
         "latch_episodes",
         "flip_sign",
         "analysis/test_claims.py",
         "test_latching_is_counted_from_the_first_goal",
     ),
     Fault(
-        "analysis/claims.py",
+        "analysis/quantities.py",
         "ratio_of_medians.measure",
         "swap_mult_div",
         "analysis/test_claims.py",
