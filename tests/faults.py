@@ -2293,7 +2293,7 @@ FAULTS = [
         new="True",
     ),
     Fault(
-        "runs/run_dir.py",
+        "runs/fingerprint.py",
         "processor_name",
         "replace",
         "runs/test_run_dir.py",
