@@ -5,6 +5,9 @@ An actor steps N environments together and passes whole rollouts to the learner,
 the start of each rollout, and waits if they are more than `max_staleness` rollouts behind. With
 `lockstep` they may not be behind, so that acting and learning take turns, and a run is reproducible
 to the bit. The learner's thread never steps an environment, so it hears a signal in any step.
+
+`host_calls.py` has the compiled calls, `host_state.py` what the threads share, `host_actor.py` the
+actor; here are preparation, the learner and checkpoints.
 """
 
 import contextlib
