@@ -11,7 +11,8 @@ from benchmarks.measure import Comparison, OnProgress, Plan, Workload, measure_p
 from ersac import api, config
 from ersac.envs.base import Discrete, spec_of
 from ersac.envs.make import make_host_env
-from ersac.loops import host
+from ersac.loops import host, host_actor
+from ersac.loops.host_state import SeedState
 
 GAME, ENVS = "atari:freeway", 8
 RANDOM_STEPS = 32  # of all games at once, per call
@@ -68,9 +69,9 @@ def learner_alone() -> Workload:
     settings, skip = settings_and_skip()
     env = make_host_env(settings.env)
     spec = spec_of(env)
-    seed_state = host.SeedState(env, 0, host.init_carry(settings, spec, 0))
+    seed_state = SeedState(env, 0, host.init_carry(settings, spec, 0))
     program = host.assemble(settings, spec, [seed_state])
-    acted = next(host.stream_rollouts(program, seed_state, 1))
+    acted = next(host_actor.stream_rollouts(program, seed_state, 1))
     while True:
         start = time.perf_counter()
         host.learn_rollout(program, seed_state, acted)

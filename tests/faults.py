@@ -1026,7 +1026,7 @@ FAULTS = [
         "test_vectors_and_the_last_matrix_are_summed",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_calls.py",
         "_draw_noise",
         "drop_statement",
         "loops/test_loops_agree.py",
@@ -1034,7 +1034,7 @@ FAULTS = [
         near="with_floats",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "stream_rollouts.work",
         "drop_statement",
         "loops/test_host.py",
@@ -1042,7 +1042,7 @@ FAULTS = [
         near="Failure",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "stream_rollouts",
         "drop_statement",
         "loops/test_host.py",
@@ -1050,7 +1050,7 @@ FAULTS = [
         near="join",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "stream_rollouts.act",
         "drop_argument",
         "loops/test_loops_agree.py",
@@ -1059,7 +1059,7 @@ FAULTS = [
         side="left",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_env.py",
         "to_host_env",
         "drop_call",
         "loops/test_loops_agree.py",
@@ -1076,7 +1076,7 @@ FAULTS = [
         near="HostCarry",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_calls.py",
         "_act_step",
         "replace",
         "loops/test_loops_agree.py",
@@ -1085,7 +1085,7 @@ FAULTS = [
         new="A[B, 0]",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "act_rollout",
         "replace",
         "loops/test_loops_agree.py",
@@ -1094,7 +1094,7 @@ FAULTS = [
         new="A.append(A[-1] if t == length - 1 else B.obs)",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "stream_rollouts.act",
         "drop_statement",
         "loops/test_host.py",
@@ -2024,14 +2024,14 @@ FAULTS = [
         index=1,
     ),
     Fault(
-        "analysis/claims.py",
+        "analysis/quantities.py",
         "latch_episodes",
         "flip_sign",
         "analysis/test_claims.py",
         "test_latching_is_counted_from_the_first_goal",
     ),
     Fault(
-        "analysis/claims.py",
+        "analysis/quantities.py",
         "ratio_of_medians.measure",
         "swap_mult_div",
         "analysis/test_claims.py",
@@ -2259,7 +2259,7 @@ FAULTS = [
         new="True",
     ),
     Fault(
-        "loops/host.py",
+        "loops/host_actor.py",
         "restore_episodes",
         "drop_statement",
         "loops/test_atari.py",
@@ -2293,7 +2293,7 @@ FAULTS = [
         new="True",
     ),
     Fault(
-        "runs/run_dir.py",
+        "runs/fingerprint.py",
         "processor_name",
         "replace",
         "runs/test_run_dir.py",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ersac.cli import commands, report, reproduce, score, watch, zoo
+from ersac.cli import commands, report, reproduce, score, sweep, theory, watch, zoo
 from ersac.cli.main import dispatch
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def stop_after_parsing(monkeypatch):
     def parse(*args):
         raise Parsed(real(*args))
 
-    for module in (commands, report, reproduce, score, watch, zoo):
+    for module in (commands, report, reproduce, score, sweep, theory, watch, zoo):
         monkeypatch.setattr(module, "parse", parse)
 
 
@@ -64,7 +64,7 @@ def parse_command(words: list[str]) -> None:
             assert dispatch(words) == 0
     except Parsed as parsed:
         (options,) = parsed.args
-        if isinstance(options, commands.SweepOptions) and not options.name.endswith(".toml"):
+        if isinstance(options, sweep.SweepOptions) and not options.name.endswith(".toml"):
             from ersac.sweeps import catalogue, ladder_tasks
 
             assert options.name in {"", *catalogue.SWEEPS, *ladder_tasks.LADDERS}

@@ -18,7 +18,7 @@ import pytest
 
 import ersac
 from ersac.config.presets import PRESETS, TABLE_PRESETS
-from ersac.runs import run_dir
+from ersac.runs.fingerprint import exactness_fields
 
 GOLDEN = Path(__file__).with_name("golden.json")
 XLA_FLAGS = "--xla_backend_optimization_level=0"  # as in `make test`
@@ -58,7 +58,7 @@ def scope() -> dict[str, Any]:
     ignored = ("ersac", "visible cores", "python")  # a single seed runs on one core
     packages = {name: metadata.version(name) for name in ("gymnasium", "gymnax")}
     return {
-        key: value for key, value in run_dir.exactness_fields().items() if key not in ignored
+        key: value for key, value in exactness_fields().items() if key not in ignored
     } | packages
 
 

@@ -12,7 +12,7 @@ from ersac import api, config
 from ersac.agents import boot_dqn
 from ersac.agents.build import make_agent
 from ersac.config.presets import PRESETS
-from ersac.envs.base import Box, Discrete, Env, PackedSpace, Spec, spec_of
+from ersac.envs.base import Box, Discrete, Env, PackedSpace, Spec, size_of, spec_of
 from ersac.envs.deep_sea import deep_sea
 from ersac.envs.gym.spaces import pack_bytes
 from ersac.loops import device, host
@@ -593,7 +593,7 @@ def test_the_memory_estimate_matches_the_arrays(changes, box):
     settings = api.make_settings("gym:any", "boot-dqn", **small, **changes)
     spec = Spec("any", box, Discrete(3), 2)
     state = sum(leaf.nbytes for leaf in jax.tree.leaves(host.init_carry(settings, spec, 0)))
-    assert config.bytes_needed(settings, host.size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
+    assert config.bytes_needed(settings, size_of(spec)) / 2 == pytest.approx(state, rel=0.03)
 
 
 def test_a_run_is_recorded_like_any_other(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ersac.analysis import claims, figures
+from ersac.analysis import claims, figures, quantities
 from ersac.analysis.claims import Evidence, Needs, Threshold
 from ersac.analysis.figures import SolveRun
 from ersac.analysis.paper import FIGURES_OF_PAPER, RESULTS, SECTIONS
@@ -154,9 +154,9 @@ def test_ratios_are_geometric_means_over_the_depths_that_both_solve():
 
 
 def test_latching_is_counted_from_the_first_goal():
-    assert claims.latch_episodes(make_run("ersac", 10, 500, found=100)) == 400
-    assert claims.first_goal_or_inf(make_run("ersac", 10, 500, found=100)) == 100
-    assert claims.latch_episodes(make_run("ersac", 10, None, 1000, found=100)) == np.inf
+    assert quantities.latch_episodes(make_run("ersac", 10, 500, found=100)) == 400
+    assert quantities.first_goal_or_inf(make_run("ersac", 10, 500, found=100)) == 100
+    assert quantities.latch_episodes(make_run("ersac", 10, None, 1000, found=100)) == np.inf
 
 
 def tau_runs(shares):
@@ -191,8 +191,8 @@ def test_larger_lambdas_are_compared_by_rank():
         for _ in range(5)
     ]
     rising = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    assert claims.largest_lambda_is_fastest(runs(rising)).value == -1
-    assert claims.largest_lambda_is_fastest(runs(rising[::-1])).value == 1
+    assert quantities.largest_lambda_is_fastest(runs(rising)).value == -1
+    assert quantities.largest_lambda_is_fastest(runs(rising[::-1])).value == 1
 
 
 def test_theory_is_judged_from_numbers():
@@ -218,9 +218,9 @@ def atari_numbers(games, seeds=5, frames=200_000_000, ours=2.0):
     rows = [
         {"game": game, "agent": agent, "seeds": seeds, "frames": frames, "score": score}
         for game in games
-        for agent, score in zip(claims.ATARI_AGENTS, (ours, 1.0), strict=True)
+        for agent, score in zip(quantities.ATARI_AGENTS, (ours, 1.0), strict=True)
     ]
-    pair = dict(zip(("agent", "other"), claims.ATARI_AGENTS, strict=True))
+    pair = dict(zip(("agent", "other"), quantities.ATARI_AGENTS, strict=True))
     return {"games": games, "rows": rows, "comparisons": [pair | {"speedup": ours}]}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ersac import display
-from ersac.analysis import atari_figures, claims, figures, reproduction
+from ersac.analysis import atari_figures, claims, figures, quantities, reproduction
 from ersac.analysis.paper import FIGURES_OF_PAPER
 from ersac.cli.main import main
 from ersac.runs import disk, exits, run_dir
@@ -183,8 +183,8 @@ def test_a_run_that_failed_counts_as_not_solved(tmp_path):
     )
     runs = reproduction.solve_runs(source)
     assert len(runs) == 14
-    assert claims.share_of_lines("rollout-5")(runs).value == 0
-    assert claims.share_of_lines("rollout-25")(runs).value == 1
+    assert quantities.share_of_lines("rollout-5")(runs).value == 0
+    assert quantities.share_of_lines("rollout-25")(runs).value == 1
     result, _ = reproduce(tmp_path / "out", "--records", str(tmp_path))
     row = next(row for row in result["claims"] if "A rollout of 5" in row["statement"])
     assert (row["verdict"], row["measured"]) == (claims.TOO_SMALL, "0 of 3 runs solved")

@@ -14,7 +14,8 @@ import pytest
 
 from ersac import api, config
 from ersac.envs.base import Box, Discrete, Spec
-from ersac.loops import host
+from ersac.envs.make import make_host_env
+from ersac.loops import host, host_calls
 from ersac.runs import checkpoint
 
 CHUNK = {"chunk": 2, "rollout": 4, "passes": 1, "envs": 2, "image_torso": "small"}
@@ -48,7 +49,7 @@ def test_a_restored_program_goes_on_in_the_middle_of_games():
 def test_without_lockstep_a_checkpoint_has_no_games():
     settings = api.make_settings("atari:pong", **CHUNK)
     assert not settings.env.stores_state
-    env = host.make_host_env(settings.env)
+    env = make_host_env(settings.env)
     assert env.snapshot is None
     assert api.make_settings("atari:pong", **LOCKSTEP).env.stores_state
 
@@ -69,8 +70,8 @@ def test_an_update_in_calls_is_the_update_in_one(agent):
     noise = jax.tree.map(lambda x: rng.standard_normal(x.shape, np.float32), t.noise)
     newest = t._replace(obs=obs, reward=ones, discount=ones, mask=ones, log_mu=-ones, noise=noise)
     arguments = (floats, carry.learner, carry.buffer_state, newest, jax.random.key(0), 5)
-    expected = jax.jit(partial(host._learn, static, spec))(*arguments)
-    found = host.learn_in_calls(static, spec)(*arguments)
+    expected = jax.jit(partial(host_calls._learn, static, spec))(*arguments)
+    found = host_calls.learn_in_calls(static, spec)(*arguments)
     assert jax.tree.structure(expected) == jax.tree.structure(found)
     close = partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-5)
     jax.tree.map(close, expected, found)

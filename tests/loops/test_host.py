@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from ersac import api, config
-from ersac.loops import host
+from ersac.loops import host, host_actor
+from ersac.loops.host_state import HostProgram
 from ersac.runs.exits import Resumable
 
 ENVS, LENGTH, CHUNK = 2, 5, 4
@@ -62,7 +63,7 @@ class Numbered(gymnasium.Env):
         return np.sin(self.number * np.arange(1, 5)).astype(np.float32)
 
 
-def chunks(program: host.HostProgram, number: int) -> list:
+def chunks(program: HostProgram, number: int) -> list:
     return list(itertools.islice(host.run_host(program), number))
 
 
@@ -88,7 +89,7 @@ STARTS = [
 
 def test_no_environment_has_the_seed_of_another():
     """Seeds differ between environments, between runs, and before and after a resume."""
-    seeds = {host.env_seed(*start) + i for start in STARTS for i in range(16)}
+    seeds = {host_actor.env_seed(*start) + i for start in STARTS for i in range(16)}
     assert len(seeds) == 16 * len(STARTS)
     assert min(seeds) >= 0
     assert max(seeds) < 2**31
@@ -96,7 +97,7 @@ def test_no_environment_has_the_seed_of_another():
 
 def test_environments_have_the_same_seeds_in_another_process():
     seeds = f"[env_seed(*start) for start in {STARTS[:20]}]"
-    script = f"from ersac.loops.host import env_seed; print({seeds})"
+    script = f"from ersac.loops.host_actor import env_seed; print({seeds})"
     run = lambda number: subprocess.run(
         [sys.executable, "-c", script],
         env=os.environ | {"PYTHONHASHSEED": number},
@@ -104,7 +105,7 @@ def test_environments_have_the_same_seeds_in_another_process():
         text=True,
         check=True,
     )
-    ours = [host.env_seed(*start) for start in STARTS[:20]]
+    ours = [host_actor.env_seed(*start) for start in STARTS[:20]]
     assert [json.loads(run(number).stdout) for number in ("1", "2")] == [ours, ours]
 
 
@@ -125,7 +126,7 @@ def test_every_environment_of_a_run_is_reset_with_its_own_seed():
     starts = [(7, 0), (8, 0), (7, CHUNK), (8, CHUNK)]
     chunks(resumed, 1)
     assert [seed for seed in seeds if seed is not None] == [
-        host.env_seed(*start) + i for start in starts for i in range(ENVS)
+        host_actor.env_seed(*start) + i for start in starts for i in range(ENVS)
     ]
 
 
@@ -153,7 +154,7 @@ def test_in_lockstep_a_run_is_the_same_to_the_last_bit_and_seeds_differ():
 @pytest.mark.parametrize("slow", ["actor", "learner"])
 def test_threads_learn_from_every_rollout_in_order(monkeypatch, slow):
     """Parameters are at most `max_staleness` rollouts old, as the metric says."""
-    staleness_at_start, act, max_staleness = [], host.act_rollout, 2
+    staleness_at_start, act, max_staleness = [], host_actor.act_rollout, 2
     program = host.prepare_host(settings(make=Numbered, max_staleness=max_staleness))
 
     def delay(thread_name):
@@ -169,7 +170,7 @@ def test_threads_learn_from_every_rollout_in_order(monkeypatch, slow):
         delay("learner")
         return program.calls.learn(*args)
 
-    monkeypatch.setattr(host, "act_rollout", record_act)
+    monkeypatch.setattr(host_actor, "act_rollout", record_act)
     outputs = chunks(program._replace(calls=program.calls._replace(learn=slow_learn)), 3)
     ring = outputs[-1].carry[0].buffer_state
     rollouts = 3 * CHUNK
@@ -214,7 +215,7 @@ def test_closing_the_stream_stops_the_actor_thread():
     for breaks in (None, 2 * LENGTH):
         broke = threading.Event()
         program = host.prepare_host(settings(make=lambda: Numbered(breaks, broke)))  # noqa: B023
-        stream = host.stream_rollouts(program, program.seed_states[0], CHUNK)
+        stream = host_actor.stream_rollouts(program, program.seed_states[0], CHUNK)
         next(stream)
         if breaks is None:
             assert len(actors()) == 1
@@ -235,8 +236,8 @@ def test_a_step_that_never_returns_ends_the_run(monkeypatch):
             return super().step(action)
 
     program = host.prepare_host(settings(make=Stuck))
-    monkeypatch.setattr(host, "STEP_SECONDS", 0.5)
-    monkeypatch.setattr(host, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(host_actor, "STEP_SECONDS", 0.5)
+    monkeypatch.setattr(host_actor, "JOIN_SECONDS", 0.1)
     try:
         with pytest.raises(Resumable, match=r"^CartPole-v1: a step has not returned for 1 s: "):
             chunks(program, 100)

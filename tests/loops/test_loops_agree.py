@@ -16,6 +16,8 @@ from ersac import api, config
 from ersac.envs.base import Box, Discrete, Env, MultiDiscrete, PackedSpace, Step, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import device, host
+from ersac.loops.host_env import to_host_env
+from ersac.loops.host_state import SeedState
 
 SMALL = {"hidden": (8,), "seeds": 1, "seed": 3, "rollout": 5}
 REPLAY = {"capacity": 7, "batch": 3, "updates": 2}  # small enough to be overwritten
@@ -198,12 +200,10 @@ def device_run(settings: config.Experiment, chunks: int):
 
 def host_run(settings: config.Experiment, chunks: int):
     """The same of the host loop, with the environment converted."""
-    env = host.to_host_env(device.build(settings)[0], settings)
+    env = to_host_env(device.build(settings)[0], settings)
     settings, spec = on_the_host(settings), spec_of(env)
     carry = host.init_carry(settings, spec, settings.run.seed)
-    seed_state = host.SeedState(
-        env, settings.run.seed, carry._replace(learner=double(carry.learner))
-    )
+    seed_state = SeedState(env, settings.run.seed, carry._replace(learner=double(carry.learner)))
     program = host.assemble(settings, spec, [seed_state])
     chunk_outputs = [chunk for _, chunk in zip(range(chunks), host.run_host(program), strict=False)]
     joined = lambda *x: np.concatenate(x, axis=1)[0]

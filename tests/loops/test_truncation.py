@@ -12,6 +12,7 @@ from ersac import api, config
 from ersac.agents.build import make_optimisers, make_parts
 from ersac.envs.base import Box, Discrete, Env, Step, spec_of
 from ersac.loops import device, host
+from ersac.loops.host_env import to_host_env
 
 GAMMA, LIMIT, STATES, ROLLOUTS = 0.9, 6, 3, 150
 VALUE = 1 / (1 - GAMMA)
@@ -77,7 +78,7 @@ def on_the_device(settings: config.Experiment, env: Env) -> list:
 
 def on_the_host(settings: config.Experiment, env: Env) -> list:
     seeds = itertools.count()
-    make = lambda: host.to_host_env(env, config.override(settings, seed=next(seeds)))
+    make = lambda: to_host_env(env, config.override(settings, seed=next(seeds)))
     chunk = next(host.run_host(host.prepare_host(settings, make=make)))
     return [carry.learner for carry in chunk.carry]
 

@@ -13,10 +13,11 @@ import pytest
 
 import ersac
 from ersac import api, cli, config, packages
+from ersac.agents.build import agent_of
 from ersac.policy import evaluate, video
 from ersac.policy.codec import make_codec
 from ersac.policy.policy import Policy
-from ersac.policy.trained import act_batch, agent_of, make_trained
+from ersac.policy.trained import act_batch, make_trained
 from ersac.runs import checkpoint, disk, results, seal
 
 gymnasium = pytest.importorskip("gymnasium")

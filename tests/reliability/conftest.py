@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,12 @@ def quick(monkeypatch) -> None:
     monkeypatch.setattr(checkpointer, "COST_SHARE", float("inf"))
     monkeypatch.setattr(picture, "draw_picture", lambda *_: None)
     monkeypatch.setattr(picture, "picture_png", lambda _: b"a picture")
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """Return the settings of the small run."""
+    return dict(SMALL)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,24 +21,10 @@ from ersac.config import SettingsError
 from ersac.loops import host
 from ersac.runs import checkpoint, disk, exits, run_dir
 
-TRAIN = (
-    "train",
-    "deep-sea",
-    "--depth",
-    "6",
-    "--seeds",
-    "2",
-    "--hidden",
-    "8",
-    "8",
-    "--rollout",
-    "20",
-    "--chunk",
-    "5",
-    "--quiet",
-    "--resume",
+TRAIN = shlex.split(
+    "train deep-sea --depth 6 --seeds 2 --hidden 8 8 --rollout 20 --chunk 5 --quiet --resume "
+    "--episodes 20 --no-stop-when-solved --checkpoint-seconds 0 --out"
 )
-TRAIN += ("--episodes", "20", "--no-stop-when-solved", "--checkpoint-seconds", "0", "--out")
 ERRORS = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO)
 
 
@@ -200,28 +187,17 @@ class Fails(display.NullDisplay):
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), SystemExit(1)])
-def test_a_display_that_fails_does_not_end_a_run(error, train, tmp_path, capsys):
+def test_a_display_that_fails_does_not_end_a_run(error, quick, small, tmp_path, capsys):
     screen = Fails(error)
-    settings = api.make_settings(**SMALL_SEA)
+    settings = api.make_settings(**small | {"episodes": 20})
     result = api.run_experiment(settings, tmp_path / "run", display.SafeDisplay(screen))
     assert len(result.seeds[0].goals) == 20
     assert screen.shown == 1
     assert capsys.readouterr().err.lower().count("broken pipe") == 1
 
 
-SMALL_SEA = {
-    "depth": 6,
-    "seeds": 2,
-    "hidden": (8, 8),
-    "rollout": 20,
-    "chunk": 5,
-    "episodes": 20,
-    "stop_when_solved": False,
-}
-
-
 def test_a_directory_of_tensorboard_that_is_deleted_comes_back_and_else_is_done_without(
-    quick, tmp_path, monkeypatch, capsys
+    quick, small, tmp_path, monkeypatch, capsys
 ):
     run = tmp_path / "run"
     home = run / "tensorboard"
@@ -237,8 +213,8 @@ def test_a_directory_of_tensorboard_that_is_deleted_comes_back_and_else_is_done_
                 home.write_text("in the way")
         return 0
 
-    settings = api.make_settings(**SMALL_SEA | {"episodes": 100})
     track = config.Track(tensorboard=True)
+    settings = api.make_settings(**small)
     api.run_experiment(settings, run, display.NullDisplay(), poll=meddle, track=track)
     assert (run / "summary.json").exists()
     err = capsys.readouterr().err

@@ -1,5 +1,7 @@
 """The first non-finite number is named with its step, and never saved."""
 
+import shlex
+
 import jax
 import numpy as np
 import pytest
@@ -172,23 +174,11 @@ def test_exit_code_3_and_the_last_good_checkpoint_stays(injector, tmp_path, caps
     # The maps are drawn from the same functions, outside of the program with the injector.
     cells = np.zeros(SMALL["depth"] ** 2)
     monkeypatch.setattr(device, "learner_maps", lambda settings, learner: (cells, cells))
-    names = {"--checkpoint-seconds": code("reward", 27, (ROLLOUT * 27 + 3) % DEPTH)} | {
-        f"--{name}": SMALL[name] for name in ("depth", "seeds")
-    }
-    argv = [str(word) for pair in names.items() for word in pair]
-    argv += [
-        "--hidden",
-        "8",
-        "8",
-        "--rollout",
-        str(ROLLOUT),
-        "--chunk",
-        "10",
-        "--episodes",
-        "1000",
-        "--no-stop-when-solved",
-        "--quiet",
-    ]
+    argv = shlex.split(
+        f"--checkpoint-seconds {code('reward', 27, (ROLLOUT * 27 + 3) % DEPTH)} "
+        f"--depth {DEPTH} --seeds 2 --hidden 8 8 --rollout {ROLLOUT} --chunk 10 --episodes 1000 "
+        "--no-stop-when-solved --quiet"
+    )
     for begin in (
         ["train", "deep-sea", *argv, "--out", str(tmp_path / "run")],
         ["resume", str(tmp_path / "run")],

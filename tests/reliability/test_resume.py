@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import shutil
 import signal
 import time
@@ -28,22 +29,9 @@ CASES = [
     ),
     ("ersac", "counts"),
 ]
-ARGV = [
-    "--depth",
-    "6",
-    "--seeds",
-    "2",
-    "--hidden",
-    "8",
-    "8",
-    "--rollout",
-    "20",
-    "--chunk",
-    "5",
-    "--episodes",
-    "100",
-    "--no-stop-when-solved",
-]
+ARGV = shlex.split(
+    "--depth 6 --seeds 2 --hidden 8 8 --rollout 20 --chunk 5 --episodes 100 --no-stop-when-solved"
+)
 
 
 def after(chunks: int):
@@ -423,17 +411,8 @@ def test_a_run_that_breaks_can_be_resumed(train, left, tmp_path, monkeypatch, ca
     assert left(tmp_path / "run") == left(tmp_path / "whole")
 
 
-def test_from_python(quick, tmp_path):
-    settings = {
-        "depth": 6,
-        "seeds": 2,
-        "hidden": (8, 8),
-        "rollout": 20,
-        "chunk": 5,
-        "episodes": 100,
-        "stop_when_solved": False,
-        "show": False,
-    }
+def test_from_python(quick, small, tmp_path):
+    settings = small | {"show": False}
     first = ersac.train(out=tmp_path / "run", **settings)
     again = ersac.train(out=tmp_path / "run", resume=True, **settings)
     stored = json.loads((tmp_path / "run" / "summary.json").read_text())

@@ -5,6 +5,7 @@ Arguments: directory, episodes, seconds per write, presets.
 
 import math
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -14,22 +15,10 @@ from ersac.analysis import picture
 from ersac.config.presets import PRESETS
 from ersac.runs import checkpoint, checkpointer, disk
 
-ARGV = [
-    "--depth",
-    "6",
-    "--seeds",
-    "2",
-    "--hidden",
-    "8",
-    "8",
-    "--rollout",
-    "20",
-    "--chunk",
-    "5",
-    "--quiet",
-    "--resume",
-]
-ARGV += ["--no-stop-when-solved", "--checkpoint-seconds", "0"]
+ARGV = shlex.split(
+    "--depth 6 --seeds 2 --hidden 8 8 --rollout 20 --chunk 5 --quiet --resume "
+    "--no-stop-when-solved --checkpoint-seconds 0"
+)
 
 
 def slowly(function, seconds: float):
@@ -61,20 +50,8 @@ def main(directory: Path, episodes: str, seconds: float, presets: list[str]) -> 
 
         checkpoint.save_checkpoint = announced_save
         try:
-            cli.main(
-                [
-                    "train",
-                    "deep-sea",
-                    "--agent",
-                    preset,
-                    *ARGV,
-                    *small,
-                    "--episodes",
-                    episodes,
-                    "--out",
-                    str(directory / preset),
-                ]
-            )
+            argv = ["train", "deep-sea", "--agent", preset, *ARGV, *small, "--episodes", episodes]
+            cli.main([*argv, "--out", str(directory / preset)])
         except SystemExit as stop:
             if stop.code:
                 raise

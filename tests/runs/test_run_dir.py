@@ -9,7 +9,7 @@ import pytest
 
 from ersac import api, config, display
 from ersac.config.presets import PRESETS
-from ersac.runs import checkpoint, disk, run_dir
+from ersac.runs import checkpoint, disk, fingerprint, run_dir
 from ersac.runs.run_dir import EpisodeStats, Metrics
 
 DRAW = np.random.default_rng(0)
@@ -80,12 +80,12 @@ def test_an_estimator_of_ones_own_is_compared_by_its_name(tmp_path):
 
 
 def test_the_packages_that_step_an_environment_are_recorded():
-    fields = run_dir.exactness_fields(config.Gymnax())
+    fields = fingerprint.exactness_fields(config.Gymnax())
     assert fields["gymnax"] == metadata.version("gymnax")
     assert fields["python"] == platform.python_version()
-    assert "gymnax" not in run_dir.exactness_fields(config.DeepSea())
+    assert "gymnax" not in fingerprint.exactness_fields(config.DeepSea())
     pytest.importorskip("minigrid")
-    grid = run_dir.exactness_fields(config.Gym("minigrid:MiniGrid-Empty-5x5-v0"))
+    grid = fingerprint.exactness_fields(config.Gym("minigrid:MiniGrid-Empty-5x5-v0"))
     assert grid["minigrid"] == metadata.version("minigrid")
     assert grid["gymnasium"] == metadata.version("gymnasium")
 
@@ -132,6 +132,6 @@ def test_processors_of_one_name_are_told_apart(tmp_path, family, model):
     """A virtual machine shows only a family's name, and a model rounds differently."""
     cpu = f"vendor_id\t: AMD\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n"
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpu}\nprocessor\t: 1\n{cpu}\n")
-    name = run_dir.processor_name(tmp_path / "cpuinfo")
+    name = fingerprint.processor_name(tmp_path / "cpuinfo")
     assert name == f"AMD EPYC cpu family {family} model {model}"
-    assert run_dir.processor_name(tmp_path / "none") == ""
+    assert fingerprint.processor_name(tmp_path / "none") == ""

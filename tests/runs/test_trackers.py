@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import struct
 import subprocess
@@ -224,32 +225,10 @@ def test_damage_in_the_middle_is_made_good_from_the_records(undisturbed, tmp_pat
 @pytest.mark.slow
 def test_tensorboard_reads_what_sigkill_left(tmp_path):
     code = "from ersac.cli import main; main()"
-    argv = [
-        "train",
-        "deep-sea",
-        "--tensorboard",
-        "--quiet",
-        "--out",
-        "run",
-        "--episodes",
-        "1000000",
-        "--no-stop-when-solved",
-    ]
-    argv += [
-        "--depth",
-        "5",
-        "--seeds",
-        "2",
-        "--seed",
-        "7",
-        "--hidden",
-        "8",
-        "8",
-        "--rollout",
-        "20",
-        "--chunk",
-        "5",
-    ]
+    argv = shlex.split(
+        "train deep-sea --tensorboard --quiet --out run --episodes 1000000 --no-stop-when-solved "
+        "--depth 5 --seeds 2 --seed 7 --hidden 8 8 --rollout 20 --chunk 5"
+    )
     with subprocess.Popen([sys.executable, "-c", code, *argv], cwd=tmp_path) as process:
         path = tmp_path / "run" / "tensorboard" / "seed 8" / trackers.FILE
         until = time.monotonic() + 120

@@ -224,7 +224,7 @@ def test_optimism_bounds_regret_in_every_episode():
 def run_deep_sea(agent, depth, episodes, seeds, known_transitions=True):
     """Whether an episode reached the goal, and its regret: [seeds, episodes] each."""
     true_mdps, priors = deep_sea_problems(depth, seeds, 0.1, 0.0, known_transitions)
-    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    learners = agents.init_many(agent, priors)
     stats = agents.run_many(
         agent, episodes, priors, true_mdps, jnp.zeros(()), agents.keys_of_seeds(seeds), learners
     )[1]

@@ -316,7 +316,7 @@ def cumulative_optimism(problems, agent, episodes):
     reward = problems[0].mdp.reward[:, :2, :3, :2]
     mdp = MDP(reward, transition / transition.sum(-1, keepdims=True), jnp.full((200, 3), 1 / 3))
     priors = jax.vmap(lambda mdp: counting_prior(mdp, 1.0))(mdp)
-    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    learners = agents.init_many(agent, priors)
     keys = jax.random.split(jax.random.key(5), 200)
     stats = agents.run_many(agent, episodes, priors, mdp, jnp.asarray(1.0), keys, learners)[1]
     return np.cumsum(np.asarray(stats.optimism), axis=1)

@@ -176,7 +176,7 @@ def solve_deep_sea(name, depth, episodes, seeds):
     """Episodes by bsuite's rule, per seed."""
     agent = make_tabular_agent(name, Learners(sigma_scale=1.0), 1.0)
     true_mdps, priors = deep_sea_problems(depth, seeds, 0.1, 0.0, True)
-    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    learners = agents.init_many(agent, priors)
     stats = agents.run_many(
         agent, episodes, priors, true_mdps, jnp.zeros(()), agents.keys_of_seeds(seeds), learners
     )[1]
@@ -209,7 +209,7 @@ def test_the_agent_starts_from_the_occupancy_of_the_last_episode():
     """Two episodes of VAPOR on DeepSea of depth 4, with a state in single precision."""
     agent = make_tabular_agent("vapor", Learners(sigma_scale=1.0), 1.0)
     true_mdps, priors = deep_sea_problems(4, range(2), 0.1, 0.0, True)
-    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    learners = agents.init_many(agent, priors)
     arguments = (priors, true_mdps, jnp.zeros(()), agents.keys_of_seeds(range(2)))
     after, stats = agents.run_many(agent, 2, *arguments, learners)
     assert after.agent_state.dtype == jnp.float32

@@ -71,6 +71,11 @@ def make_agent(
             return make_boot_dqn(settings, spec, normalisation)
 
 
+def agent_of(settings: config.Experiment, spec: Spec) -> Agent:
+    """Return the agent of a run."""
+    return make_agent(settings.agent, spec, settings.env.normalisation)
+
+
 def make_buffer(
     settings: config.ActorCritic | config.BootDQN, envs: int = 1, observations: Space | None = None
 ) -> Buffer:
@@ -89,6 +94,11 @@ def make_buffer(
             return replay.on_policy(passes, envs, minibatch)
         case _:
             return replay.on_policy(envs=envs)
+
+
+def buffer_of(settings: config.Experiment, spec: Spec) -> Buffer:
+    """Return the buffer of a run's agent."""
+    return make_buffer(settings.agent, spec.envs, spec.observations)
 
 
 def make_actor_critic(

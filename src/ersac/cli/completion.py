@@ -15,6 +15,8 @@ from ersac.cli.parsing import HELP, option_types
 from ersac.cli.report import ReportOptions
 from ersac.cli.reproduce import ReproduceOptions
 from ersac.cli.score import ScoreOptions
+from ersac.cli.sweep import FigureOptions, SweepOptions
+from ersac.cli.theory import TheoryDeepSeaOptions, TheoryGamesOptions, TheoryOptions
 from ersac.cli.watch import WatchOptions
 from ersac.cli.zoo import AnimateOptions, ZooOptions
 from ersac.config.presets import PRESETS
@@ -37,8 +39,8 @@ OPTIONS: dict[str, Any] = {
     "eval": commands.EvalOptions,
     "zoo": ZooOptions,
     "animate": AnimateOptions,
-    "sweep": commands.SweepOptions,
-    "figure": commands.FigureOptions,
+    "sweep": SweepOptions,
+    "figure": FigureOptions,
     "reproduce": ReproduceOptions,
     "score": ScoreOptions,
     "runs": commands.RunsOptions,
@@ -46,9 +48,9 @@ OPTIONS: dict[str, Any] = {
     "report": ReportOptions,
     "watch": WatchOptions,
     "export": commands.ExportOptions,
-    "theory": commands.TheoryOptions,
-    "theory deep-sea": commands.TheoryDeepSeaOptions,
-    "theory games": commands.TheoryGamesOptions,
+    "theory": TheoryOptions,
+    "theory deep-sea": TheoryDeepSeaOptions,
+    "theory games": TheoryGamesOptions,
     "doctor": DoctorOptions,
 }
 WORDS: dict[str, tuple[str, ...]] = {  # values of options whose type is any text
@@ -86,7 +88,7 @@ def completion_script(shell: str) -> str:
 def flat_options(cls: type) -> type:
     """A class with all options of a command, those of every environment and agent among them."""
     fields: dict[str, tuple[Any, Any]] = {}
-    is_tabular = cls is commands.TheoryDeepSeaOptions
+    is_tabular = cls is TheoryDeepSeaOptions
     for name, hint in option_types(cls):
         metadata = getattr(hint, "__metadata__", ())
         if tyro.conf.Suppress in metadata or tyro.conf.Positional in metadata:

@@ -14,6 +14,7 @@ from ersac import config
 from ersac.cli.commands import OutputOptions, print_json
 from ersac.cli.parsing import parse
 from ersac.runs import exits
+from ersac.runs.fingerprint import fingerprint
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "optax", "tyro", "rich", "matplotlib")
 VARIABLES = ("JAX_PLATFORMS", "XLA_FLAGS", "JAX_ENABLE_X64", "CUDA_VISIBLE_DEVICES", "RAY_ADDRESS")
@@ -86,9 +87,7 @@ def names_extra(requirement: str, extra: str) -> bool:
 
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Cores, memory, variables and devices, as a run sees them."""
-    from ersac.runs import run_dir  # imports numpy, which --help does not need
-
-    machine = run_dir.fingerprint()
+    machine = fingerprint()
     yield "cores", f"{machine['visible_cores']} of {os.cpu_count()}; {machine['machine']}"
     yield "memory", f"{config.memory_bytes() / 1e9:.1f} GB"
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]

@@ -15,6 +15,8 @@ from ersac.cli.doctor import doctor_command
 from ersac.cli.report import report_command
 from ersac.cli.reproduce import reproduce_command
 from ersac.cli.score import score_command
+from ersac.cli.sweep import figure_command, sweep_command
+from ersac.cli.theory import theory_command
 from ersac.cli.watch import watch_command
 from ersac.cli.zoo import animate_command, zoo_command
 from ersac.config.presets import PRESETS
@@ -56,8 +58,8 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "eval": commands.eval_command,
     "zoo": zoo_command,
     "animate": animate_command,
-    "sweep": commands.sweep_command,
-    "figure": commands.figure_command,
+    "sweep": sweep_command,
+    "figure": figure_command,
     "reproduce": reproduce_command,
     "score": score_command,
     "runs": commands.runs_command,
@@ -65,7 +67,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "report": report_command,
     "watch": watch_command,
     "export": commands.export_command,
-    "theory": commands.theory_command,
+    "theory": theory_command,
     "bench": commands.bench_command,
     "doctor": doctor_command,
     "completion": completion_command,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from ersac import config
+
 if TYPE_CHECKING:
     from ersac.types import Array, Key, Tree
 
@@ -186,6 +188,18 @@ class Spec(NamedTuple):
 def spec_of(env: Env | HostEnv | Spec) -> Spec:
     """The specification of an environment."""
     return Spec(env.name, env.observations, env.actions, env.envs)
+
+
+def size_of(spec: Spec) -> config.EnvSize:
+    """The sizes of an environment that decide how much memory a run needs."""
+    states = getattr(spec.observations, "n", 0)
+    n_actions = sum(getattr(spec.actions, "sizes", (getattr(spec.actions, "n", 1),)))
+    bytes_per_number = 1 if getattr(spec.observations, "is_bytes", False) else 4
+    numbers = getattr(spec.observations, "size", 1)
+    stored = getattr(spec.observations, "stored_bytes", 4)
+    # Packed observations are stored with all of their frames.
+    frames = spec.observations.frames if isinstance(spec.observations, Box) else 1
+    return config.EnvSize(states, bytes_per_number * numbers, n_actions, numbers, stored, frames)
 
 
 def cardinality(space: Space | ActionSpace) -> int:

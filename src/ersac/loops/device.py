@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ersac import config
 from ersac.agents.base import Agent, Metrics
-from ersac.agents.build import make_agent, make_buffer
+from ersac.agents.build import agent_of, buffer_of
 from ersac.envs.base import Discrete, Env, spec_of
 from ersac.envs.make import make_env
 from ersac.loops import devices, guard
@@ -85,7 +85,7 @@ def build(settings: config.Experiment) -> tuple[Env, Agent]:
     """Return the environment and the agent; floats in the settings may be tracers."""
     assert not settings.env.on_host
     env = make_env(settings.env)
-    return env, make_agent(settings.agent, spec_of(env), settings.env.normalisation)
+    return env, agent_of(settings, spec_of(env))
 
 
 def chunk(
@@ -93,7 +93,7 @@ def chunk(
 ) -> DeviceOutput:
     """Act and learn for a chunk of rollouts of one seed."""
     env, agent = build(settings)
-    buffer = make_buffer(settings.agent, env.envs, env.observations)
+    buffer = buffer_of(settings, spec_of(env))
 
     def body(
         carry: DeviceCarry, x: tuple[RolloutNoise, Key]
@@ -187,7 +187,7 @@ def _init_seeds(
         example = jax.eval_shape(
             lambda: rollout(env, agent, env_params, learner, first, noise())[1]
         )
-        buffer = make_buffer(static.agent, env.envs, env.observations)
+        buffer = buffer_of(static, spec_of(env))
         return key, buffer.init(example), actors
 
     return jax.vmap(one)(seeds, env_params, learner)

@@ -14,7 +14,7 @@ from ersac import config
 from ersac.config import SettingsError
 from ersac.envs.base import HostEnv
 from ersac.envs.make import make_env, make_host_env, require_env_package
-from ersac.loops.host import to_host_env
+from ersac.loops.host_env import to_host_env
 from ersac.policy.trained import TrainedAgent, act_batch, init_episodes
 from ersac.policy.video import require_env_factory
 from ersac.types import Array

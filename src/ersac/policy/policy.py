@@ -18,8 +18,7 @@ from rich.console import Console
 
 from ersac import __version__, config, display
 from ersac.config import Experiment, SettingsError
-from ersac.envs.base import Discrete, Spec
-from ersac.loops.host import size_of
+from ersac.envs.base import Discrete, Spec, size_of
 from ersac.policy import zoo
 from ersac.policy.codec import codec_from_json, take_observation
 from ersac.policy.evaluate import (

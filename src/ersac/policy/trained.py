@@ -10,8 +10,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from ersac import config, display
-from ersac.agents.base import Agent
-from ersac.agents.build import make_agent
+from ersac.agents.build import agent_of
 from ersac.config import Experiment, SettingsError
 from ersac.envs.base import Spec
 from ersac.loops import devices
@@ -114,11 +113,6 @@ def learner_from_arrays(
             "or the environment or the torso is different"
         )
     return jax.tree.unflatten(jax.tree.structure(template), [stored[name] for name in expected])
-
-
-def agent_of(settings: Experiment, spec: Spec) -> Agent:
-    """The agent that the settings describe."""
-    return make_agent(settings.agent, spec, settings.env.normalisation)
 
 
 def act_batch(

@@ -13,6 +13,7 @@ import numpy as np
 from ersac import display
 from ersac.config import Experiment, SettingsError
 from ersac.runs import exits, run_dir, seal
+from ersac.runs.fingerprint import exactness_fields
 from ersac.runs.progress import OnChunk, Progress, make_progress
 from ersac.runs.recorder import Recorder
 from ersac.runs.run_dir import MapSnapshot, Timings
@@ -152,7 +153,7 @@ def start_session(job: Job, exact: bool, started: float) -> Session:
     settings = job.settings
     loop = loop_of(settings)
     program = loop.prepare(settings, job.variants)
-    fingerprint = run_dir.exactness_fields(settings.env) | loop.describe(program)
+    fingerprint = exactness_fields(settings.env) | loop.describe(program)
     checkpointer = Checkpointer(
         job.directory, job.run_id, settings.run.checkpoint_seconds, fingerprint, display.note
     )

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from ersac.config import SettingsError, pick, truncate
 from ersac.packages import require_package
-from ersac.runs import disk, exits, run_dir
+from ersac.runs import disk, exits
+from ersac.runs.fingerprint import fingerprint
 from ersac.sweeps.runner import RESUME_HINT, Engine, OnUnitSteps, Outcome, Unit, try_unit
 
 POLL_SECONDS = 1.0
@@ -62,7 +63,7 @@ def run_on_ray(
     """
     if not todo:
         return
-    cores, stop = options.cores or run_dir.fingerprint()["visible_cores"], todo[0].home / STOP
+    cores, stop = options.cores or fingerprint()["visible_cores"], todo[0].home / STOP
     ray = _start_ray(options.address, cores)
     try:
         # A lost unit is submitted again below: Ray does not know whether it had made progress.

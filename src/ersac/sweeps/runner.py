@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from ersac import config, display
 from ersac.config import Experiment, SettingsError
 from ersac.runs import disk, exits, run_dir, seal
+from ersac.runs.fingerprint import fingerprint
 from ersac.runs.results import Result
 from ersac.runs.run_dir import Metrics, Timings
 from ersac.runs.session import Job, Session, run_session, start_session
@@ -183,7 +184,7 @@ def make_batches(home: Path, wanted: Sequence[SingleRun]) -> list[Batch]:
 def max_batch_size(settings: Experiment) -> int:
     """How many runs with these settings a batch may have on this machine."""
     fit = int(MEMORY_SHARE * config.memory_bytes() // config.bytes_needed(settings))
-    return max(1, min(fit, RUNS_PER_CORE * run_dir.fingerprint()["visible_cores"]))
+    return max(1, min(fit, RUNS_PER_CORE * fingerprint()["visible_cores"]))
 
 
 def _even_parts(group: list[SingleRun], max_size: int) -> list[list[SingleRun]]:

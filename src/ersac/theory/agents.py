@@ -19,7 +19,6 @@ sufficient statistics of the episodes so far.
 
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -74,6 +73,11 @@ def init_tabular(agent: TabularAgent, prior: MdpPosterior) -> TabularLearner:
     return TabularLearner(mdps.empty_data(prior), agent.init(prior), jnp.int32(0))
 
 
+def init_many(agent: TabularAgent, priors: MdpPosterior) -> TabularLearner:
+    """Return the states of many runs [draws, ...] before their first episode."""
+    return jax.vmap(lambda prior: init_tabular(agent, prior))(priors)
+
+
 def run_episodes(
     agent: TabularAgent,
     episodes: int,
@@ -100,20 +104,8 @@ def run_episodes(
     return jax.lax.scan(step, learner, None, length=episodes)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _run_many(
-    agent: TabularAgent,
-    episodes: int,
-    priors: MdpPosterior,
-    true_mdps: MDP,
-    noise_var: Array,
-    keys: Key,
-    learners: TabularLearner,
-) -> tuple[TabularLearner, TabularStats]:
-    run = lambda prior, mdp, key, learner: run_episodes(
-        agent, episodes, prior, mdp, noise_var, key, learner
-    )
-    return jax.vmap(run)(priors, true_mdps, keys, learners)
+# Mapped over priors, true MDPs, keys and learners.
+_run_many = jax.jit(jax.vmap(run_episodes, (None, None, 0, 0, None, 0, 0)), static_argnums=(0, 1))
 
 
 def run_many(
@@ -153,7 +145,7 @@ def run_on_draws(
     priors = jax.tree.map(
         lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), mdps.check_posterior(prior)
     )
-    learners = jax.vmap(lambda prior: init_tabular(agent, prior))(priors)
+    learners = init_many(agent, priors)
     run_keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
     return run_many(
         agent, episodes, priors, draw_mdps(prior, keys), prior.noise_var, run_keys, learners

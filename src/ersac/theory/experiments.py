@@ -117,7 +117,7 @@ def deep_sea_goals(settings: TheoryDeepSea, report: Report = lambda line: None) 
     true_mdps, priors = deep_sea_problems(
         settings.depth, seeds, settings.sigma, settings.noise, settings.known_transitions
     )
-    learners = jax.vmap(lambda prior: agents.init_tabular(agent, prior))(priors)
+    learners = agents.init_many(agent, priors)
     keys, no_noise = agents.keys_of_seeds(seeds), jnp.zeros((), true_mdps.reward.dtype)
     goals = np.zeros((len(seeds), 0), bool)
     chunk = min(CHUNK, settings.episodes)
