@@ -86,10 +86,11 @@ def names_extra(requirement: str, extra: str) -> bool:
 
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Cores, memory, variables and devices, as a run sees them."""
-    from ersac.runs import run_dir  # imports numpy, which --help does not need
+    from ersac.loops import devices  # imports jax, which --help does not need
+    from ersac.runs import run_dir
 
-    machine = run_dir.fingerprint()
-    yield "cores", f"{machine['visible_cores']} of {os.cpu_count()}; {machine['machine']}"
+    cores, machine = devices.visible_cores(), run_dir.fingerprint()["machine"]
+    yield "cores", f"{cores} of {os.cpu_count()}; {machine}"
     yield "memory", f"{config.memory_bytes() / 1e9:.1f} GB"
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     yield "variables", ", ".join(variables) or "none of " + ", ".join(VARIABLES)
