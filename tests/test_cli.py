@@ -10,17 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ersac import __version__
-from ersac.cli import commands
+from ersac import __version__, api, config
+from ersac.cli import commands, doctor, summaries
 from ersac.cli.completion import OPTIONS, completion_script
 from ersac.cli.main import COMMANDS, main
 from ersac.cli.parsing import split_positional
 from ersac.config.presets import PRESETS
+from ersac.loops import devices
 from ersac.runs import run_dir
 
 
@@ -337,6 +339,23 @@ def test_the_doctor_reports_on_one_screen_and_trains(tmp_path):
     assert report["devices"].endswith("cpu")
     assert "solved after" in report["run"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_doctor_counts_the_cores_that_a_container_may_use(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(devices, "core_limit", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert dict(doctor.describe_machine())["cores"].startswith("2 of 8")
+
+
+def test_steps_beyond_the_budget_are_explained():
+    small = {"envs": 2, "rollout": 10, "hidden": (8,), "show": False}
+    result = api.train("gymnax:CartPole-v1", steps=100, chunk=8, **small)
+    assert result.steps == 160
+    line = "160 steps (in whole chunks of 160 a seed, which --chunk can shorten)"
+    assert summaries.describe_steps(result) == line
+    within = config.override(result.settings, steps=160)
+    assert summaries.describe_steps(replace(result, settings=within)) == "160 steps"
 
 
 def test_the_doctor_says_what_is_wrong_with_a_platform(tmp_path):

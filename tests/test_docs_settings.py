@@ -1,11 +1,15 @@
 """docs/settings.md lists every setting; `python tests/test_docs_settings.py --write` writes it."""
 
+import dataclasses
 import functools
 import sys
 import textwrap
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 from ersac import config
+from ersac.cli import commands
 from ersac.cli.help import default_text
 from ersac.config import agent, env, run
 
@@ -19,7 +23,7 @@ those of an agent in an environment. This page is made from the docstrings in `s
 """
 GROUPS = {
     "Environment": (env.DeepSea, env.Gymnax, env.Gym, env.Atari, env.Normalise),
-    "Run": (run.Run, run.Track, run.Evaluate),
+    "Run": (run.Run, run.EvalDuring, run.Track, run.Evaluate),
     "Agent": (agent.ActorCritic, agent.BootDQN),
     "Risk": (agent.Seeking, agent.LocalSeeking, agent.Neutral, agent.Optimist),
     "Replay": (agent.OnPolicy, agent.Replay),
@@ -54,6 +58,23 @@ def settings_page() -> str:
 
 def test_the_page_has_every_setting_as_it_is():
     assert PAGE.read_text() == settings_page(), "python tests/test_docs_settings.py --write"
+
+
+def nested_settings(cls: type) -> Iterator[type]:
+    """The classes of the settings that are nested in a class."""
+    for hint in typing.get_type_hints(cls).values():
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part):
+                yield part
+                yield from nested_settings(part)
+
+
+def test_the_page_has_the_options_of_train_and_eval():
+    """Except those of the commands themselves, such as --out and --json."""
+    options = (commands.TrainOptions, commands.EvalOptions)
+    wanted = {cls for owner in options for cls in nested_settings(owner)}
+    listed = {cls for classes in GROUPS.values() for cls in classes}
+    assert wanted - listed == {commands.OutputOptions, agent.CustomEstimator}
 
 
 if __name__ == "__main__" and "--write" in sys.argv:

@@ -63,6 +63,7 @@ def plan_installs(pythons: dict[str, str]) -> list[Install]:
                  "--out", "sweep"]],
         "report": [RUN, ["ersac", "report", "run", "--out", "report.html", "--quiet"]],
         "track": [[*RUN, "--tensorboard", "--wandb"],
+                  ["tensorboard", "--version"],
                   ["ersac", "export", "run", "--to", "run.parquet", "--quiet"]],
     }  # fmt: skip
     installs = [Install(name, path, None, [RUN, *AFTER]) for name, path in pythons.items()]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import ersac
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -24,6 +26,35 @@ def test_no_extra_is_unused_and_all_has_no_development_tools():
     assert "dev" not in everything
     for extra in EXTRAS.keys() - {"all", "dev", "cuda"}:  # cuda replaces jax's device
         assert extra in everything
+
+
+def test_the_programs_of_the_docs_come_with_an_extra():
+    """Those of the blocks of commands, besides ersac and what builds and installs it."""
+    blocks = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    pages = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    lines = [line for block in blocks.findall(pages) for line in block.splitlines()]
+    called = {line.split()[0] for line in lines if line.strip()} & {"tensorboard", "wandb", "ray"}
+    assert called >= {"tensorboard", "wandb"}
+    users = {row for name, extra in EXTRAS.items() if name != "dev" for row in extra}
+    assert called <= {re.split(r"[\[<>=]", row)[0] for row in users}
+
+
+def test_the_version_and_the_authors_are_the_same_everywhere():
+    citation = (ROOT / "CITATION.cff").read_text()
+    version = PROJECT["version"]
+    assert re.search(r"^version: (.*)$", citation, re.MULTILINE)[1] == version == ersac.__version__
+    assert f"## {version} " in (ROOT / "CHANGELOG.md").read_text()
+    authors = re.search(r"^authors:\n  - name: (.*)$", citation, re.MULTILINE)[1]
+    assert [author["name"] for author in PROJECT["authors"]] == [authors]
+    paper = re.search(r"^  url: (.*)$", citation, re.MULTILINE)[1]
+    assert PROJECT["urls"]["Paper"] == paper
+    assert paper in (ROOT / "README.md").read_text()
+    assert f"license: {PROJECT['license']}\n" in citation
+
+
+def test_a_source_distribution_has_no_records():
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert "/results" in build["targets"]["sdist"]["exclude"]
 
 
 def test_gymnax_brings_six_which_it_imports():

@@ -673,7 +673,7 @@ def a_checkpoint_of_another_version_or_run(lab: Lab, case: str) -> None:
     for path in checkpoints(lab.run):
         manifest = json.loads(path.read_bytes())["manifest"]
         if case == "format":
-            manifest["format"] = 2
+            manifest["format"] = checkpoint.FORMAT + 1
         else:
             manifest["notes"]["settings"] = "of another run"
         path.write_bytes(checkpoint.seal_manifest(manifest))

@@ -151,6 +151,16 @@ def test_zeros_of_large_arrays_take_no_space_and_come_back(tmp_path):
         assert loaded.tobytes() == array.tobytes()
 
 
+def test_a_save_takes_less_memory_than_a_ring_that_is_partly_full(tmp_path):
+    ring = np.zeros((96, 1 << 20), np.uint8)
+    ring[:28] = np.random.default_rng(0).integers(256, size=ring[:28].shape, dtype=np.uint8)
+    tracemalloc.start()
+    checkpoint.save_checkpoint(tmp_path, 1, {"loop": {"ring": ring}}, NOTES)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.9 * ring.nbytes
+
+
 # What else is in the directory
 
 

@@ -1,6 +1,7 @@
 """Runs that have not ended are read up to their last checkpoint, and no file changes."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_a_run_without_a_checkpoint_says_so(home, tmp_path, capsys):
         pytest.raises(ersac.SettingsError, match="under way and has written no checkpoint yet"),
     ):
         ersac.load(tmp_path / "run")
+
+
+def test_the_command_to_resume_a_stopped_run_can_be_pasted(home, tmp_path, capsys):
+    run = tmp_path / "a run;reboot"
+    shutil.copytree(home / "stopped", run)
+    ersac.read(run)
+    said = capsys.readouterr().err
+    assert shlex.split(said.partition("resume with: ")[2]) == ["ersac", "resume", str(run)]
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(ersac.SettingsError) as refusal:
+        ersac.read(run)
+    said = str(refusal.value)
+    assert shlex.split(said.partition("resume with: ")[2]) == ["ersac", "resume", str(run)]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(home, tmp_path, capsys):

@@ -2,7 +2,9 @@
 
 import json
 import platform
+import re
 from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +38,22 @@ def test_returns_are_kept_to_the_last_bit(tmp_path, returns):
         are_coded = len(np.unique(returns)) <= 256
         assert ("seed/3/return_codes" in file) == are_coded
         assert ("seed/3/returns" in file) == (not are_coded)
+
+
+def test_the_page_names_every_array_of_a_record(tmp_path):
+    """Returns that are codes, steps and lengths: nobody has to guess what an array is."""
+    count = 3
+    stats = EpisodeStats(3, np.ones(count, bool), FEW[:count], np.arange(count), np.arange(count))
+    other = EpisodeStats(4, np.ones(len(MANY), bool), MANY)
+    maps = run_dir.MapSnapshot(1, *np.ones((3, 2, 2)))
+    metrics = Metrics(np.arange(2), {"tau": np.ones((2, 2))})
+    run_dir.write_results(tmp_path, [stats, other], metrics, [maps], None, {})
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text()
+    with np.load(tmp_path / run_dir.RESULTS) as file:
+        names = {re.sub(r"^seed/\d+", "seed/N", name) for name in file.files}
+    names = {name.replace("metric/tau", "metric/NAME") for name in names}
+    assert "seed/N/lengths" in names
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_a_run_that_is_refused_late_leaves_nothing(tmp_path):

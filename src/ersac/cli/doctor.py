@@ -87,8 +87,10 @@ def names_extra(requirement: str, extra: str) -> bool:
 
 def describe_machine() -> Iterator[tuple[str, str]]:
     """Cores, memory, variables and devices, as a run sees them."""
-    machine = fingerprint()
-    yield "cores", f"{machine['visible_cores']} of {os.cpu_count()}; {machine['machine']}"
+    from ersac.loops import devices  # imports jax, which --help does not need
+
+    cores, machine = devices.visible_cores(), fingerprint()["machine"]
+    yield "cores", f"{cores} of {os.cpu_count()}; {machine}"
     yield "memory", f"{config.memory_bytes() / 1e9:.1f} GB"
     variables = [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
     yield "variables", ", ".join(variables) or "none of " + ", ".join(VARIABLES)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ersac import display
+from ersac import config, display
 from ersac.runs.exits import printable
 
 
@@ -14,7 +14,7 @@ def print_result(result: Any) -> None:
     from ersac.runs.run_dir import short_path
 
     print_seeds(result.summary()["per_seed"])
-    speed = f"{result.steps:,} steps at {result.steps_per_second:,.0f} steps/s"
+    speed = f"{describe_steps(result)} at {result.steps_per_second:,.0f} steps/s"
     compiling = f"{result.compile_seconds:.1f} s compiling"
     Console().print(
         printable(f"{speed}, {compiling}; picture: {short_path(result.directory) / 'picture.png'}"),
@@ -22,6 +22,17 @@ def print_result(result: Any) -> None:
         markup=False,
         soft_wrap=True,
     )
+
+
+def describe_steps(result: Any) -> str:
+    """Return the steps of all seeds, and why they are more than the budget."""
+    settings, text = result.settings, f"{result.steps:,} steps"
+    budget = settings.run.steps
+    if budget is None or result.steps_per_seed <= budget:
+        return text
+    per_rollout = settings.agent.rollout * settings.env.envs
+    chunk = config.rollouts_per_chunk(settings) * per_rollout
+    return f"{text} (in whole chunks of {chunk:,} a seed, which --chunk can shorten)"
 
 
 def print_evaluation(title: str, evaluation: dict[str, Any]) -> None:

@@ -26,7 +26,8 @@ class Normalise:
     """Normalisation of observations and rewards by running statistics."""
 
     normalise: bool = True
-    """Normalise observations by running mean and standard deviation; images are divided by 255."""
+    """Normalise vectors by the running mean and range of every entry, images from 36 x 36 bytes on
+    by mean and standard deviation; smaller images are divided by 255."""
     scale_rewards: bool = True
     """Divide rewards by the largest absolute discounted return so far."""
     clip_rewards: bool = False

@@ -7,6 +7,7 @@ allocate what they describe, and the search for a size that fits needs dozens of
 import bisect
 import itertools
 import os
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -122,7 +123,9 @@ def dense_size(hidden: tuple[int, ...], outputs: int) -> int:
 
 def memory_bytes() -> int:
     """The memory of this machine, or the part of it that this process may use."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    physical = sys.maxsize  # Windows does not say: nothing is refused
+    if hasattr(os, "sysconf"):
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(physical, memory_limit() or physical)
 
 

@@ -32,7 +32,8 @@ class Run:
     checkpoint_seconds: Seconds = 30.0
     """Seconds between checkpoints; more if they would take over 2 % of the time."""
     steps: Steps | None = None
-    """Maximum number of environment steps per seed; by default only episodes are limited."""
+    """Maximum number of environment steps per seed, in whole chunks; by default only episodes are
+    limited."""
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,8 @@ def _lock_or_holder(handle: int, path: Path) -> str | None:
 
 
 def _process_exists(pid: int) -> bool:
+    if os.name == "nt":  # where signal 0 is not a question but a Ctrl-C
+        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

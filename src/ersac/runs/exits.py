@@ -12,8 +12,11 @@ from typing import Any
 from ersac.config import SettingsError
 
 OK, SETTINGS, NON_FINITE, IO, RESUMABLE = 0, 2, 3, 74, 75
-# The terminal is gone (SIGHUP); SLURM warns before the time limit (SIGUSR1).
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+# The terminal is gone (SIGHUP); SLURM warns before the time limit (SIGUSR1). Windows has neither.
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+SIGNALS: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in NAMES if hasattr(signal, name)
+)
 URGENT = (signal.SIGINT, signal.SIGTERM)  # these stop at once if they come second
 # Threads that may still be in a step or an update when a run has ended.
 LEFT_BEHIND = ("actor", "learner")
@@ -94,13 +97,14 @@ class SignalWatcher:
     def __enter__(self) -> "SignalWatcher":
         """Install the signal handlers."""
         read_fd, write_fd = os.pipe()
-        os.set_blocking(write_fd, False)
+        if hasattr(os, "set_blocking"):  # Windows has it from Python 3.12 on
+            os.set_blocking(write_fd, False)
         self._write_fd = write_fd
         self._previous_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         self._previous: dict[int, Any] = {
             number: signal.signal(number, lambda *_: None)
             for number in SIGNALS
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN  # nohup
+            if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN  # nohup
         }
         threading.Thread(target=self._listen, args=(read_fd,), daemon=True).start()
         return self

@@ -72,7 +72,7 @@ def _no_checkpoint(directory: Path) -> str:
         return f"{directory} is under way and has written no checkpoint yet"
     return (
         f"{directory} was stopped before its first checkpoint; resume with: "
-        f"ersac resume {directory}"
+        f"{run_dir.how_to_resume(directory)}"
     )
 
 
@@ -84,7 +84,8 @@ def describe_unfinished(directory: Path, state: str, steps: int) -> str:
     checkpoint = f"its checkpoint after {steps:,} steps"
     if state == RUNNING:
         return f"{directory} is under way: {checkpoint}"
-    return f"{directory} was stopped: {checkpoint}; resume with: ersac resume {directory}"
+    command = run_dir.how_to_resume(directory)
+    return f"{directory} was stopped: {checkpoint}; resume with: {command}"
 
 
 def steps_of(saved: Checkpoint) -> int:

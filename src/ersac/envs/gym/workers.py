@@ -186,27 +186,37 @@ def _without_main() -> Iterator[None]:
 def _start_workers(context: Any, name: str, specs: list[_WorkerSpec]) -> list[_Worker]:
     """Start a worker process for each spec."""
     started: list[_Worker] = []
-    resource_tracker.ensure_running()  # starting it later would unblock the signals
-    # Workers start with signals blocked, because a Ctrl-C reaches them too.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        for spec in specs:
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_run_worker, args=(spec, theirs, os.getpid()), name=f"ersac-{name}"
-            )
-            with _without_main():
-                process.start()
-            theirs.close()
-            started.append(_Worker(spec, process, ours))
+        with _block_signals():
+            for spec in specs:
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=_run_worker, args=(spec, theirs, os.getpid()), name=f"ersac-{name}"
+                )
+                with _without_main():
+                    process.start()
+                theirs.close()
+                started.append(_Worker(spec, process, ours))
     except Exception as error:
         _stop_workers(started)
         raise SettingsError(
             f"{name} cannot be sent to a worker: {error_line(error)}; set workers to 0"
         ) from error
+    return started
+
+
+@contextlib.contextmanager
+def _block_signals() -> Iterator[None]:
+    """Let processes start with signals blocked, because a Ctrl-C reaches them too."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # starting it later would unblock the signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return started
 
 
 def _run_worker(spec: _WorkerSpec, pipe: Connection, learner: int) -> None:
@@ -215,7 +225,8 @@ def _run_worker(spec: _WorkerSpec, pipe: Connection, learner: int) -> None:
     # The learner decides when to stop. Not SIG_IGN: programs that an environment starts inherit it.
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     with contextlib.suppress(EOFError, OSError), contextlib.ExitStack() as stack:
         try:
             count = spec.envs.stop - spec.envs.start
@@ -240,8 +251,9 @@ def _end_with_learner(learner: int) -> None:
 
     It leads a process group of its own, so that what its environments start can be ended with it.
     """
-    os.setpgid(0, 0)
-    with contextlib.suppress(AttributeError):  # not Linux: the thread below has to do
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError, TypeError):  # not Linux: the thread below has to do
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != learner:  # it was gone before
         os._exit(1)
@@ -280,7 +292,8 @@ def _receive(name: str, worker: _Worker) -> Any:
 def _kill_group(process: BaseProcess) -> None:
     """Kill a worker, and the processes that its environments started."""
     if process.pid is not None:
-        with contextlib.suppress(OSError):  # it has no group yet
+        # It may have no group yet, and Windows has none.
+        with contextlib.suppress(OSError, AttributeError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
 
