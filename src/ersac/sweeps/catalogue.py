@@ -334,7 +334,7 @@ def replay_sweeps(lines: LineFactory) -> dict[str, Sweep]:
 def local_sweeps(lines: LineFactory) -> dict[str, Sweep]:
     """A tau for each state and action, beside one tau for all."""
     line = lines.line
-    local, far = line("ersac-local", "ersac-local"), {"gamma": 0.999}
+    local = line("ersac-local", "ersac-local")
     return {
         "local": Sweep(
             "episodes until solved against depth, with a tau for each state and action",
@@ -357,7 +357,7 @@ def local_sweeps(lines: LineFactory) -> dict[str, Sweep]:
         ),
         "local-far": Sweep(
             "depth 250 and deeper, with a tau for each state and action",
-            (line("ersac-local-far", "ersac-local", **far),),
+            (line("ersac-local-far", "ersac-local", gamma=0.999),),
             sizes(
                 SweepSize((25,), 2, 5_000),
                 SweepSize((250,), 20, 150_000),
