@@ -80,6 +80,8 @@ def failed_test(done: subprocess.CompletedProcess[str]) -> str | None:
     """Return the test that failed or could not be collected, if any; other failures raise."""
     if done.returncode == 0:
         return None
+    if "KeyboardInterrupt" in done.stdout:  # a signal that the library should have caught
+        return "a test that was interrupted"
     found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", done.stdout, re.MULTILINE)
     if done.returncode not in (1, 2) or found is None:
         raise RuntimeError(f"the tests did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
