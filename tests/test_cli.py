@@ -218,6 +218,7 @@ def test_the_help_names_every_command_and_agent(capsys):
         ("--resume", "deep-sea", "--depth", "10"),
         ("--depth=10", "--seed", "3", "deep-sea"),
         ("--prior_scale", "0.1", "deep-sea", "--depth", "10"),
+        ("--seed", "-1", "deep-sea"),
     ],
     ids=" ".join,
 )

@@ -14,7 +14,7 @@ import ersac
 from ersac import api, cli, config
 from ersac.analysis import compare
 from ersac.config import SettingsError
-from ersac.runs import exits, run_dir
+from ersac.runs import exits, run_dir, seal
 from ersac.sweeps import engines, grid
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -258,5 +258,11 @@ def test_a_run_of_the_format_before_env_kwargs_is_still_read(tmp_path):
     del data["env"]["env_kwargs"]
     path.write_text(json.dumps(data))
     assert run_dir.read_settings(tmp_path / "run") == settings
+    flat = {
+        ".".join(path): value
+        for path, _, value in config.leaves(settings)
+        if path[-1] not in run_dir.NOT_HASHED | run_dir.ADDED.keys()
+    }
+    assert run_dir.settings_hash(settings) == seal.json_digest(flat)[:12]  # as it was then
     other = config.check(config.override(settings, env_kwargs={"sutton_barto_reward": True}))
     assert run_dir.settings_hash(other) != run_dir.settings_hash(settings)
