@@ -23,6 +23,7 @@ from faults import FAULTS
 from mutation import Fault, StaleFault, mutate
 
 ROOT = Path(__file__).parent.parent
+SECONDS_PER_TEST = 330  # a little more than the limit of a test
 COPIED = ("src", "tests", "benchmarks", "docs", "README.md", "pyproject.toml")
 
 
@@ -66,14 +67,19 @@ def run_tests(home: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
     }
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{test}" for test in tests)]
-    return subprocess.run(
-        command,
-        cwd=home,
-        env=os.environ | flags,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    limit = SECONDS_PER_TEST * len(tests)
+    try:
+        return subprocess.run(
+            command,
+            cwd=home,
+            env=os.environ | flags,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
+        )
+    except subprocess.TimeoutExpired:  # stuck where pytest's own time limit does not reach
+        return subprocess.CompletedProcess(command, 1, f"FAILED tests/{tests[0]} did not end", "")
 
 
 def failed_test(done: subprocess.CompletedProcess[str]) -> str | None:

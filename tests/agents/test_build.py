@@ -9,7 +9,14 @@ import pytest
 from jax import numpy as jnp
 
 from ersac import config
-from ersac.agents.build import batch_size, make_agent, per_visit_descent, repeats, visit_damping
+from ersac.agents.build import (
+    batch_size,
+    make_agent,
+    make_parts,
+    per_visit_descent,
+    repeats,
+    visit_damping,
+)
 from ersac.algorithm import normalise
 from ersac.config.presets import PRESETS
 from ersac.envs.base import Box, Discrete, Spec
@@ -66,6 +73,23 @@ def test_many_visits_together_correct_less_than_all(float64, rate):
     np.testing.assert_array_equal(
         visit_damping(m, 7.0), visit_damping(m, 1.0)
     )  # rates above 1 are those of logits
+
+
+@pytest.mark.parametrize("space", [Discrete(STATES), Box((STATES,))], ids=["integers", "vectors"])
+def test_the_critics_initial_scale_is_that_of_its_weights_and_of_no_others(space):
+    def weights(scale: int) -> dict[str, list[np.ndarray]]:
+        settings = dataclasses.replace(PRESETS["ersac"], critic_init_scale=scale)
+        parts = make_parts(settings, Spec("places", space, Discrete(2), 1))
+        heads = {"policy": parts.policy, "value": parts.value}
+        return {
+            name: jax.tree.leaves(head.init(np.random.default_rng(0)))
+            for name, head in heads.items()
+        }
+
+    one, many = weights(1), weights(9)
+    for name, factor in (("policy", 1.0), ("value", 9.0)):
+        for small, large in zip(one[name], many[name], strict=True):
+            np.testing.assert_allclose(large, factor * small, rtol=1e-5)
 
 
 @pytest.mark.parametrize("observed", ["integers", "vectors"])

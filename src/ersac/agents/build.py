@@ -307,7 +307,7 @@ def per_visit_networks(settings: config.ActorCritic, observations: Space) -> Net
     return Networks(
         torso=heads.no_torso(),
         policy=mlp(settings.hidden, LOGIT_SCALE),
-        value=mlp(settings.hidden),
+        value=mlp(settings.hidden, settings.critic_init_scale),
         shared_head=estimator,
         separate_head=estimator,
         prior=prior,

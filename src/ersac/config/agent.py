@@ -226,6 +226,9 @@ class ActorCritic:
     upper_percent: Annotated[int, Range(1, 99)] = 10
     """With --network mlp, percentage of a correction made above the first layer: more generalises
     more between observations (1 to 99)."""
+    critic_init_scale: Annotated[int, Range(1, 1000)] = 1
+    """With --network mlp, factor of the critic's initial weights, by which its outputs are divided:
+    so its features stay as they are while values change by about this much."""
     image_torso: Literal["small", "nature", "impala"] = "small"
     """Torso of images of at least 36 x 36 bytes, which policy, critic and members share: small
     (A3C), nature (DQN) or impala (residual)."""

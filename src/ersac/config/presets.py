@@ -73,7 +73,9 @@ PRESETS: dict[str, ActorCritic | BootDQN] = {
     "ersac-local": dataclasses.replace(
         NETWORK,
         risk=LocalSeeking(),
-        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=0.3, reward_rate=0.9),
+        # Bonuses of 0.1 add up to ten at depth 100: values change by that much at first.
+        uncertainty=Ensemble(prior_scale=0.1, sigma_scale=1.0, reward_rate=0.9),
+        critic_init_scale=16,
         policy_rate=0.1,
         lam=0.9,
     ),

@@ -32,6 +32,7 @@ ADDED: dict[str, Any] = {
     "env_kwargs": None,
     "clip_rewards": False,
     "image_torso": "small",
+    "critic_init_scale": 1,
     "objective": "payoff",
     "clip": 0.2,
     "schedule": "constant",
