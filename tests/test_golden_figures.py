@@ -24,6 +24,8 @@ SWEEPS = [  # packs in results/, as NAME-SCALE
     "boot-dqn-table-desk",
     "depth-100-table-paper",
     "depth-250-table-desk",
+    "local-desk",
+    "local-100-paper",
     "replay-table-desk",
     "replay-100-table-desk",
     "replay-ablation-table-desk",
@@ -50,7 +52,7 @@ def figure_numbers(name: str, out: Path) -> dict[str, Any]:
     """Return the numbers of `ersac figure` for a sweep, by figure label."""
     packed = pack.read_pack(RESULTS / f"{name}.json")
     runs = [(packed, instance) for instance in instances(name)]
-    sweep, _, scale = name.rpartition("-table-")
+    sweep, _, scale = name.replace("-table", "").rpartition("-")
     labels = [label for label, spec in figures.FIGURES.items() if spec.sweeps == (sweep,)]
     return {
         label: only_numbers(figures.make_figure(label, runs, scale, "", out))
@@ -97,7 +99,7 @@ def golden() -> dict[str, Any]:
 
 
 def test_every_committed_sweep_has_golden_numbers(golden):
-    committed = {path.name.partition(".")[0] for path in RESULTS.glob("*-table-*")}
+    committed = {path.stem for path in RESULTS.glob("*.npz")} - {GENERAL}
     assert committed == set(SWEEPS) == set(golden["figures"])
 
 
