@@ -22,7 +22,7 @@ from ersac.runs.fingerprint import exactness_fields
 
 GOLDEN = Path(__file__).with_name("golden.json")
 XLA_FLAGS = "--xla_backend_optimization_level=0"  # as in `make test`
-RTOL = 1e-3  # on other machines
+RTOL = 5e-3  # on other machines, where a hundred updates of CartPole differ by up to 0.2 %
 # One seed, because several are distributed over the cores, and results depend on their number.
 SMALL = {"seeds": 1, "seed": 3, "hidden": (8,), "rollout": 10, "chunk": 5, "show": False}
 DEEP_SEA = SMALL | {"env": "deep-sea", "depth": 5, "episodes": 60, "stop_when_solved": False}
