@@ -113,8 +113,10 @@ def digests(run: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(("kills", "steps"), [(20, 12_800)])
 def test_20_sigkills_on_pong_with_sticky_actions(tmp_path, kills, steps):
     rng = random.Random(0)
-    undisturbed, killed = start(tmp_path / "undisturbed", steps), 0
-    assert undisturbed.wait(timeout=1800) == 0
+    killed = 0
+    with start(tmp_path / "undisturbed", steps) as process:
+        process.communicate(timeout=1800)
+        assert process.returncode == 0
     while killed < kills:
         with start(tmp_path / "run", steps) as process:
             for _ in range(rng.randint(1, 8)):
