@@ -45,9 +45,10 @@ HEAD_GAIN = 0.01
 # Correlation of the ReLU features of two orthogonal observations. A batch of N steps changes what
 # they share by N times the rate times this; above 2 that diverges.
 RELU_CORRELATION = 1 / math.pi
-# Initial weight scale of policy networks. Logits change by tens, values and rewards by about one. A
-# small network that changes so much has different features afterwards, and another learning rate at
-# each observation: with a scale of 1 the replay agent solved no seed at depth 40, with 16 all.
+# Initial weight scale of policy networks. Logits change by tens, values and rewards by about one
+# (where values change by more, see `critic_init_scale`). A small network that changes by tens has
+# different features afterwards, and another learning rate at each observation: with a scale of 1
+# the replay agent solved no seed at depth 40, with 16 all.
 LOGIT_SCALE = 16.0
 MIN_TAU_SCALE = 1e-3  # lower bound of a learned ratio of tau(s, a) to sigma(s, a)
 # Factor of the prior's scale on images. Heads trained by Adam change by as much as its learning

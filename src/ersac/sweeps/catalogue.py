@@ -332,6 +332,11 @@ def replay_sweeps(lines: LineFactory) -> dict[str, Sweep]:
     }
 
 
+def stochastic_lines(*lines: SweepLine) -> tuple[SweepLine, ...]:
+    """The same lines on stochastic DeepSea."""
+    return tuple(line._replace(name=f"{line.name}-stochastic", stochastic=True) for line in lines)
+
+
 def local_sweeps(lines: LineFactory) -> dict[str, Sweep]:
     """A tau for each state and action, beside one tau for all."""
     line = lines.line
@@ -380,10 +385,7 @@ def local_sweeps(lines: LineFactory) -> dict[str, Sweep]:
         ),
         "local-stochastic": Sweep(
             "stochastic DeepSea, one tau and a tau for each state and action",
-            tuple(
-                agent._replace(name=f"{agent.name}-stochastic", stochastic=True)
-                for agent in (local, line("ersac", "ersac"))
-            ),
+            stochastic_lines(local, line("ersac", "ersac")),
             sizes(
                 SweepSize((5, 10), 2, 3_000),
                 SweepSize((10, 20, 30), 5, 30_000),
@@ -427,10 +429,7 @@ def robustness_sweeps(lines: LineFactory) -> dict[str, Sweep]:
         ),
         "stochastic": Sweep(
             "DeepSea whose moves to the right sometimes fail",
-            tuple(
-                agent._replace(name=f"{agent.name}-stochastic", stochastic=True)
-                for agent in (ersac, optimism, vanilla)
-            ),
+            stochastic_lines(ersac, optimism, vanilla),
             sizes(
                 SweepSize((5, 10), 2, 3_000),
                 SweepSize((10, 20, 30), 5, 30_000),
